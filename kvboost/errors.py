@@ -1,0 +1,103 @@
+"""The errors that KVBoost raises.
+
+::
+
+    KVBoostError
+    ├── InputError (also ValueError)     something the caller passed is wrong
+    │   ├── PromptError                  an empty prompt, or one longer than the model's context
+    │   ├── PolicyError                  a reuse policy with a value out of range, e.g. the threshold
+    │   ├── ConfigError                  a configuration file, variable or argument that does not fit
+    │   └── TensorError                  K/V of the wrong dtype, shape or byte count; a bad embedding
+    ├── SupportError                     this cannot be done right with this model or tokenizer
+    │   ├── ModelSupportError
+    │   └── TokenizerError
+    ├── NamespaceError
+    │   ├── UnknownNamespaceError        the cache does not know the namespace (yet)
+    │   └── LayoutMismatchError          the namespace is known with another layout
+    ├── CacheUnavailableError            the cache is dead, unreachable or slower than its deadline
+    ├── DataLossError                    bytes were lost on the way or in the store
+    │   ├── TruncatedStreamError
+    │   └── ChecksumError
+    └── QuotaError                       the byte budget cannot take what was offered
+
+Inside a request none of these reaches the caller of ``generate()``, apart from :class:`InputError`: the
+request falls back to full prefill, with a :class:`FallbackWarning` and a counter.
+"""
+
+from __future__ import annotations
+
+
+class KVBoostError(Exception):
+    """Root of all errors raised by KVBoost. The text is one sentence that names the field and the remedy."""
+
+
+class InputError(KVBoostError, ValueError):
+    """Something the caller passed is wrong."""
+
+
+class PromptError(InputError):
+    """The prompt is empty or longer than the model's context."""
+
+
+class PolicyError(InputError):
+    """A reuse policy holds a value that is out of range or unknown."""
+
+
+class ConfigError(InputError):
+    """A configuration file, environment variable or argument does not fit."""
+
+
+class TensorError(InputError):
+    """K/V bytes or an embedding have the wrong dtype, shape, size or values."""
+
+
+class SupportError(KVBoostError):
+    """Something cannot be done right with this model or tokenizer, so it is refused."""
+
+
+class ModelSupportError(SupportError):
+    """The model's K/V cannot be cached or re-aligned."""
+
+
+class TokenizerError(SupportError):
+    """The tokenizer cannot map characters to tokens."""
+
+
+class NamespaceError(KVBoostError):
+    """A namespace does not fit."""
+
+
+class UnknownNamespaceError(NamespaceError):
+    """The cache has not been told about this namespace; ``open()`` it first."""
+
+
+class LayoutMismatchError(NamespaceError):
+    """The namespace is known, with another K/V layout."""
+
+
+class CacheUnavailableError(KVBoostError):
+    """The cache is dead, unreachable, or slower than its deadline."""
+
+
+class DataLossError(KVBoostError):
+    """Bytes were lost on the way or in the store."""
+
+
+class TruncatedStreamError(DataLossError):
+    """A stream of K/V frames ended before the announced number of bytes."""
+
+
+class ChecksumError(DataLossError):
+    """The checksum of a chunk's K/V does not match its bytes."""
+
+
+class QuotaError(KVBoostError):
+    """The byte budget cannot take what was offered."""
+
+
+class KVBoostWarning(UserWarning):
+    """Root of the warnings issued by KVBoost."""
+
+
+class FallbackWarning(KVBoostWarning):
+    """A cache fault made a request fall back to full prefill; its answer is not affected."""

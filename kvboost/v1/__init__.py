@@ -1,0 +1,1 @@
+"""Generated gRPC code for package ``kvboost.v1``; written by ``make proto``."""
