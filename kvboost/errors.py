@@ -18,7 +18,8 @@
     ├── DataLossError                    bytes were lost on the way or in the store
     │   ├── TruncatedStreamError
     │   └── ChecksumError
-    └── QuotaError                       the byte budget cannot take what was offered
+    ├── QuotaError                       the byte budget cannot take what was offered
+    └── AssetError                       a model file could not be had from the package registry
 
 Inside a request none of these reaches the caller of ``generate()``, apart from :class:`InputError`: the
 request falls back to full prefill, with a :class:`FallbackWarning` and a counter.
@@ -93,6 +94,10 @@ class ChecksumError(DataLossError):
 
 class QuotaError(KVBoostError):
     """The byte budget cannot take what was offered."""
+
+
+class AssetError(KVBoostError):
+    """A model file could not be had from the package registry, or is not the one that was expected."""
 
 
 class KVBoostWarning(UserWarning):
