@@ -178,7 +178,7 @@ CHAT_TEMPLATE = (
 
 
 def tiny_tokenizer(**overrides: Any) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE tokenizer on a few hundred words: ids below 512, offsets, BOS, chat markers, left padding."""
+    """Train a byte-level BPE tokenizer on a few hundred words: ids below 512, BOS, chat markers, left padding."""
     special = [PAD, BOS, EOS, "<|system|>", "<|user|>", "<|assistant|>"]
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
