@@ -1,0 +1,97 @@
+"""What may be reused, and how much of it is recomputed all the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kvboost.errors import PolicyError
+from kvboost.types import Tier
+
+REUSE_TIERS = (Tier.PREFIX, Tier.EXACT, Tier.SIMILAR)
+REPAIRS = ("none", "query")
+
+
+@dataclass(frozen=True, slots=True)
+class ReusePolicy:
+    """The user's rules for reuse.
+
+    Attributes
+    ----------
+    tiers
+        The tiers that may be reused, of ``prefix``, ``exact`` and ``similar``; names or :class:`Tier` values in
+        any order. Only ``prefix`` is lossless. An empty tuple turns reuse off.
+    threshold
+        Cosine similarity in ``[0, 1]`` that a cached chunk must reach to be nominated for the ``similar`` tier.
+        Raising it never raises reuse; 1.0 nominates identical embeddings only. It says nothing about what is
+        copied from a nominee: that is decided by token ids.
+    min_span
+        The shortest run of tokens, at least 1, worth reusing on its own.
+    repair
+        Which reused tokens are recomputed: ``none``, or ``query``: those that the question attends to most.
+        Tokens of the ``prefix`` tier need no repair.
+    recompute_ratio
+        Budget of the repair, as a share in ``[0, 1]`` of the reused tokens; the pass that selects them is
+        charged to it. Unused when ``repair`` is ``none``.
+    shift
+        Whether reused tokens that are not recomputed are moved, layer by layer, by the mean difference that
+        recomputing their neighbours showed. Unused when nothing is recomputed.
+    question_tokens
+        How many of the last computed tokens, at most, stand for "the question" when ``repair`` is ``query``.
+    max_nominees
+        How many similar chunks are considered for one chunk of the prompt, at most.
+
+    Raises
+    ------
+    PolicyError
+        If a value is unknown or out of range; the sentence names the field.
+    """
+
+    tiers: tuple[Tier, ...] = REUSE_TIERS
+    threshold: float = 0.85
+    min_span: int = 8
+    repair: str = "query"
+    recompute_ratio: float = 0.10
+    shift: bool = True
+    question_tokens: int = 64
+    max_nominees: int = 2
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tiers", _tiers(self.tiers))
+        object.__setattr__(self, "threshold", _share("threshold", self.threshold, "it is a cosine similarity"))
+        ratio = _share("recompute_ratio", self.recompute_ratio, "it is a share of the reused tokens")
+        object.__setattr__(self, "recompute_ratio", ratio)
+        if self.repair not in REPAIRS:
+            raise PolicyError(f"repair {self.repair!r} is unknown; choose one of {', '.join(REPAIRS)}")
+        if not isinstance(self.shift, bool):
+            raise PolicyError(f"shift {self.shift!r} must be true or false")
+        for field in ("min_span", "question_tokens", "max_nominees"):
+            _at_least_one(field, getattr(self, field))
+
+
+def _tiers(names: Iterable[str]) -> tuple[Tier, ...]:
+    """Return the named tiers without duplicates, the strictest first."""
+    known = ", ".join(REUSE_TIERS)
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise PolicyError(f"tiers {names!r} must be a list of names; known tiers are {known}")
+    wanted = list(names)
+    for name in wanted:
+        if name == Tier.SUBSTITUTE:
+            raise PolicyError(f"tier 'substitute' is not offered by this version; choose from {known}")
+        if name not in REUSE_TIERS:
+            raise PolicyError(f"tier {str(name)!r} is unknown; choose from {known}")
+    return tuple(tier for tier in REUSE_TIERS if tier in wanted)
+
+
+def _share(field: str, value: object, because: str) -> float:
+    # NaN fails every comparison, so it is refused here as well.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= 1.0:
+        shown = "NaN" if isinstance(value, float) and math.isnan(value) else repr(value)
+        raise PolicyError(f"{field} {shown} must be a number in [0, 1]: {because}")
+    return float(value)
+
+
+def _at_least_one(field: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise PolicyError(f"{field} {value!r} must be a whole number of at least 1")
