@@ -1,0 +1,55 @@
+"""Frames of K/V put together again: one buffer a chunk, filled in place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from kvboost.client.frames import Frame
+from kvboost.errors import DataLossError, TruncatedStreamError
+from kvboost.types import ChunkKV
+
+
+def fill(frames: Iterator[Frame], first: Frame | None, chunk: int, nbytes: int) -> memoryview:
+    """Read the frames of one chunk of ``nbytes`` bytes, beginning with ``first`` if it was read already.
+
+    Returns
+    -------
+    memoryview
+        Read-only, ``nbytes`` long, and no view of any frame.
+
+    Raises
+    ------
+    TruncatedStreamError
+        If the stream ends or another chunk begins before the last byte.
+    DataLossError
+        If a frame leaves a gap, or goes past the end.
+    """
+    view = np.empty(nbytes, dtype=np.uint8).data  # not bytearray: that would write zeros first
+    filled = 0
+    frame = first
+    while filled < nbytes:
+        if frame is None:
+            frame = next(frames, None)
+        if frame is None or frame.chunk != chunk:
+            raise TruncatedStreamError(f"chunk {chunk} ends after {filled} of {nbytes} bytes; send it again")
+        data = memoryview(frame.data).cast("B")
+        end = filled + len(data)
+        if frame.offset != filled or end > nbytes or not len(data):
+            raise DataLossError(
+                f"a frame of chunk {chunk} holds {len(data)} bytes at offset {frame.offset} after {filled} of {nbytes} "
+                "bytes; send it again"
+            )
+        view[filled:end] = data
+        filled, frame = end, None
+    return view.toreadonly()
+
+
+def chunks(frames: Iterator[Frame]) -> Iterator[ChunkKV]:
+    """Yield whole chunks of a Fetch stream; errors as of :func:`fill`."""
+    for first in frames:
+        if first.total_bytes == 0:
+            raise DataLossError(f"the first frame of chunk {first.chunk} announces no total_bytes; fetch it again")
+        payload = fill(frames, first, first.chunk, first.total_bytes)
+        yield ChunkKV(first.chunk, payload, first.checksum)

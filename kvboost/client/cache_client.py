@@ -1,0 +1,209 @@
+"""A chunk cache behind gRPC."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from kvboost.client import assemble, convert, frames
+from kvboost.client.transport import Part, Transport
+from kvboost.errors import InputError, UnknownNamespaceError
+from kvboost.types import (
+    CacheInfo,
+    CacheStats,
+    ChunkKV,
+    MatchQuery,
+    MatchResult,
+    Namespace,
+    NewChunk,
+    PutReceipt,
+    PutRequest,
+)
+from kvboost.v1 import cache_pb2 as pb
+
+PUT_CALL_BYTES = 64 << 20
+
+T = TypeVar("T")
+
+
+class CacheClient:
+    """A :class:`~kvboost.protocols.ChunkCache` in another process.
+
+    Connects lazily, and again by itself after the server was away; namespaces that it opened are announced again
+    to a server that forgot them. Safe to use from several threads. Not usable across ``fork()``: make the client
+    in the child, or start children with the ``spawn`` method.
+
+    Parameters
+    ----------
+    address
+        ``host:port`` or ``unix:/path``.
+    timeout_s
+        Deadline of the small calls: ``open``, ``evict``, ``drop``, ``stats``.
+    match_timeout_s
+        Deadline of a look-up; the server may have to embed chunks for it.
+    fetch_timeout_s
+        Deadline of a whole fetch; the caller's own work between two chunks counts.
+    put_timeout_s
+        Deadline for each 64 MiB of a put.
+
+    Raises
+    ------
+    ConfigError
+        If ``address`` is neither form.
+    InputError
+        If a deadline is not positive.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        timeout_s: float = 5.0,
+        match_timeout_s: float = 10.0,
+        fetch_timeout_s: float = 30.0,
+        put_timeout_s: float = 60.0,
+    ) -> None:
+        self._timeout_s = _positive("timeout_s", timeout_s)
+        self._match_timeout_s = _positive("match_timeout_s", match_timeout_s)
+        self._fetch_timeout_s = _positive("fetch_timeout_s", fetch_timeout_s)
+        self._put_timeout_s = _positive("put_timeout_s", put_timeout_s)
+        self._transport = Transport(address)
+        self._lock = threading.Lock()
+        self._opened: dict[str, tuple[Namespace, CacheInfo]] = {}
+
+    @property
+    def address(self) -> str:
+        """Where the cache is, as gRPC was told."""
+        return self._transport.address
+
+    def describe(self) -> CacheInfo:
+        """Ask what the cache is, without opening a namespace."""
+        return convert.info_from_proto(self._transport.describe(pb.DescribeRequest(), self._timeout_s).info)
+
+    def open(self, namespace: Namespace) -> CacheInfo:
+        """Make ``namespace`` known."""
+        request = pb.DescribeRequest(namespace=convert.namespace_to_proto(namespace))
+        info = convert.info_from_proto(self._transport.describe(request, self._timeout_s).info)
+        with self._lock:
+            self._opened[namespace.key] = (namespace, info)
+        return info
+
+    def match(self, query: MatchQuery) -> MatchResult:
+        """Find donors for a prompt's chunks, in one round trip."""
+        request = convert.query_to_proto(query)
+        response = self._reopening(query.namespace, lambda: self._transport.match(request, self._match_timeout_s))
+        return convert.result_from_proto(response)
+
+    def fetch(self, namespace: str, chunk_ids: Sequence[int]) -> Iterator[ChunkKV]:
+        """Yield the K/V of the chunks that are still there, in the order asked."""
+        request = pb.FetchRequest(namespace=namespace, chunk_ids=chunk_ids)
+
+        def first() -> tuple[Iterator[ChunkKV], ChunkKV | None]:
+            stream = assemble.chunks(self._transport.fetch(request, self._fetch_timeout_s))
+            return stream, next(stream, None)
+
+        # A server knows the namespace or refuses before the first frame.
+        stream, chunk = self._reopening(namespace, first)
+        while chunk is not None:
+            yield chunk
+            chunk = next(stream, None)
+
+    def put(self, request: PutRequest) -> PutReceipt:
+        """Offer chunks, in several calls if they are large.
+
+        A chunk larger than the cache's whole budget is counted as ``too_large`` and not sent.
+        """
+        with self._lock:
+            opened = self._opened.get(request.namespace)
+        small, too_large = list(request.chunks), 0
+        if opened:
+            small = [c for c in request.chunks if _nbytes(c) <= opened[1].max_bytes]
+            too_large = len(request.chunks) - len(small)
+        receipt = PutReceipt(too_large=too_large)
+        limit = min(PUT_CALL_BYTES, opened[1].max_bytes) if opened else PUT_CALL_BYTES
+        for batch in _batches(small, limit):
+            receipt = _sum(receipt, self._put_batch(request, batch))
+        return receipt
+
+    def evict(self, namespace: str, chunk_ids: Sequence[int]) -> int:
+        """Remove chunks; return how many were there."""
+        request = pb.EvictRequest(namespace=namespace, chunk_ids=chunk_ids)
+        return self._reopening(namespace, lambda: self._transport.evict(request, self._timeout_s)).evicted
+
+    def drop(self, namespace: str) -> int:
+        """Forget the whole namespace, here and on the server; return how many chunks it held."""
+        with self._lock:
+            self._opened.pop(namespace, None)
+        return self._transport.drop(pb.DropRequest(namespace=namespace), self._timeout_s).dropped
+
+    def stats(self) -> CacheStats:
+        """Return figures of the cache and its namespaces."""
+        return convert.stats_from_proto(self._transport.stats(pb.StatsRequest(), self._timeout_s).stats)
+
+    def close(self) -> None:
+        """Close the connection; later calls raise :class:`~kvboost.errors.CacheUnavailableError`."""
+        self._transport.close()
+
+    def _put_batch(self, request: PutRequest, batch: Sequence[NewChunk]) -> PutReceipt:
+        header = pb.PutHeader(
+            namespace=request.namespace,
+            token_ids=convert.token_ids_to_proto(request.token_ids),
+            chunks=[convert.new_chunk_to_proto(c) for c in batch],
+        )
+
+        def send() -> pb.PutResponse:
+            return self._transport.put(_parts(header, batch), self._put_timeout_s)
+
+        return convert.receipt_from_proto(self._reopening(request.namespace, send).receipt)
+
+    def _reopening(self, key: str, call: Callable[[], T]) -> T:
+        """Run ``call``; once more after announcing the namespace if the server does not know it (any more)."""
+        try:
+            return call()
+        except UnknownNamespaceError:
+            with self._lock:
+                opened = self._opened.get(key)
+            if opened is None:
+                raise
+            self.open(opened[0])
+            return call()
+
+
+def _positive(name: str, value: float) -> float:
+    if not value > 0:
+        raise InputError(f"{name} {value} must be positive: it is a deadline in seconds")
+    return value
+
+
+def _nbytes(chunk: NewChunk) -> int:
+    return memoryview(chunk.payload).nbytes
+
+
+def _batches(chunks: Sequence[NewChunk], limit: int) -> Iterator[list[NewChunk]]:
+    """Cut ``chunks`` into lists of at most ``limit`` bytes; at least one list, and no empty one after it."""
+    batch: list[NewChunk] = []
+    size = 0
+    for chunk in chunks:
+        if batch and size + _nbytes(chunk) > limit:
+            yield batch
+            batch, size = [], 0
+        batch.append(chunk)
+        size += _nbytes(chunk)
+    if batch or not chunks:
+        yield batch
+
+
+def _parts(header: pb.PutHeader, batch: Sequence[NewChunk]) -> Iterator[Part]:
+    yield header
+    for index, chunk in enumerate(batch):
+        yield from frames.split(index, chunk.payload)
+
+
+def _sum(a: PutReceipt, b: PutReceipt) -> PutReceipt:
+    return PutReceipt(
+        a.stored + b.stored,
+        a.duplicate + b.duplicate,
+        a.over_variants + b.over_variants,
+        a.too_large + b.too_large,
+    )

@@ -1,0 +1,302 @@
+"""Nouns of :mod:`kvboost.types` to messages of ``kvboost.v1`` and back, in pairs.
+
+``x_from_proto`` checks what it reads and raises :class:`~kvboost.errors.InputError` with the field's path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from typing_extensions import Buffer
+
+from kvboost.checksum import checksum
+from kvboost.errors import InputError
+from kvboost.types import (
+    CacheInfo,
+    CacheStats,
+    Chunk,
+    Donor,
+    KVLayout,
+    Match,
+    MatchQuery,
+    MatchResult,
+    Namespace,
+    NamespaceStats,
+    NewChunk,
+    PutReceipt,
+    Span,
+    Tier,
+)
+from kvboost.v1 import cache_pb2 as pb
+
+_TIER_TO_PROTO: dict[Tier, pb.Tier] = {
+    Tier.PREFIX: pb.TIER_PREFIX,
+    Tier.EXACT: pb.TIER_EXACT,
+    Tier.SIMILAR: pb.TIER_SIMILAR,
+    Tier.SUBSTITUTE: pb.TIER_SUBSTITUTE,
+    Tier.COMPUTED: pb.TIER_COMPUTED,
+}
+_TIER_FROM_PROTO = {number: tier for tier, number in _TIER_TO_PROTO.items()}
+
+
+def tier_to_proto(tier: Tier) -> pb.Tier:
+    """Return the enum value for ``tier``."""
+    return _TIER_TO_PROTO[tier]
+
+
+def tier_from_proto(number: pb.Tier, field: str = "tier") -> Tier:
+    """Return the tier for an enum value; an unknown one is refused."""
+    if number not in _TIER_FROM_PROTO:
+        raise InputError(f"{field} {number} is not a tier that this version knows; update kvboost")
+    return _TIER_FROM_PROTO[number]
+
+
+def token_ids_to_proto(token_ids: Sequence[int]) -> Sequence[int]:
+    """Return ``token_ids`` after checking that each fits an unsigned 32-bit field."""
+    if token_ids and not (min(token_ids) >= 0 and max(token_ids) < 1 << 32):
+        raise InputError("token_ids must lie in [0, 2**32)")
+    return token_ids
+
+
+def span_to_proto(span: Span) -> pb.Span:
+    """Return the message for ``span``."""
+    return pb.Span(start=span.start, end=span.end)
+
+
+def span_from_proto(message: pb.Span, field: str = "span") -> Span:
+    """Return the span of ``message``; an empty or reversed one is refused."""
+    if message.start >= message.end:
+        raise InputError(f"{field} [{message.start}, {message.end}) must have start < end")
+    return Span(message.start, message.end)
+
+
+def layout_to_proto(layout: KVLayout) -> pb.KVLayout:
+    """Return the message for ``layout``."""
+    return pb.KVLayout(
+        num_layers=layout.num_layers,
+        num_kv_heads=layout.num_kv_heads,
+        key_dim=layout.key_dim,
+        value_dim=layout.value_dim,
+        dtype=layout.dtype,
+    )
+
+
+def layout_from_proto(message: pb.KVLayout) -> KVLayout:
+    """Return the layout of ``message``; a dtype or size that cannot be is refused."""
+    return KVLayout(message.num_layers, message.num_kv_heads, message.key_dim, message.value_dim, message.dtype)
+
+
+def namespace_to_proto(namespace: Namespace) -> pb.Namespace:
+    """Return the message for ``namespace``."""
+    return pb.Namespace(
+        model=namespace.model,
+        tokenizer=namespace.tokenizer,
+        rope=namespace.rope,
+        layout=layout_to_proto(namespace.layout),
+        adapter=namespace.adapter,
+        tenant=namespace.tenant,
+    )
+
+
+def namespace_from_proto(message: pb.Namespace) -> Namespace:
+    """Return the namespace of ``message``; model and layout must be there."""
+    if not message.model:
+        raise InputError("namespace.model must name the model's weights; it is empty")
+    if not message.HasField("layout"):
+        raise InputError("namespace.layout is missing; send the shape and dtype of the model's K/V")
+    return Namespace(
+        model=message.model,
+        tokenizer=message.tokenizer,
+        rope=message.rope,
+        layout=layout_from_proto(message.layout),
+        adapter=message.adapter,
+        tenant=message.tenant,
+    )
+
+
+def query_to_proto(query: MatchQuery) -> pb.MatchRequest:
+    """Return the message for ``query``."""
+    return pb.MatchRequest(
+        namespace=query.namespace,
+        token_ids=token_ids_to_proto(query.token_ids),
+        chunk_ends=[c.span.end for c in query.chunks],
+        chunk_texts=[c.text for c in query.chunks],
+        threshold=query.threshold,
+        max_nominees=query.max_nominees,
+    )
+
+
+def query_from_proto(message: pb.MatchRequest) -> MatchQuery:
+    """Return the query of ``message``; chunk ends must ascend and reach the end of the tokens."""
+    ends, texts = message.chunk_ends, message.chunk_texts
+    if len(ends) != len(texts):
+        raise InputError(f"chunk_texts has {len(texts)} entries, chunk_ends {len(ends)}; send one text for each chunk")
+    chunks, start = [], 0
+    for i, (end, text) in enumerate(zip(ends, texts, strict=True)):
+        if end <= start:
+            raise InputError(f"chunk_ends[{i}] is {end} and must be greater than {start}, where the chunk starts")
+        chunks.append(Chunk(Span(start, end), text))
+        start = end
+    if start != len(message.token_ids):
+        raise InputError(f"chunk_ends cover {start} tokens, token_ids has {len(message.token_ids)}")
+    threshold = message.threshold if message.HasField("threshold") else None
+    return MatchQuery(message.namespace, tuple(message.token_ids), tuple(chunks), threshold, message.max_nominees)
+
+
+def donor_to_proto(donor: Donor) -> pb.Donor:
+    """Return the message for ``donor``."""
+    return pb.Donor(
+        chunk_id=donor.chunk_id,
+        token_ids=donor.token_ids,
+        start=donor.start,
+        parent_hash=donor.parent_hash,
+        prefix_hash=donor.prefix_hash,
+        exact=donor.exact,
+    )
+
+
+def donor_from_proto(message: pb.Donor) -> Donor:
+    """Return the donor of ``message``."""
+    return Donor(
+        chunk_id=message.chunk_id,
+        token_ids=tuple(message.token_ids),
+        start=message.start,
+        parent_hash=message.parent_hash,
+        prefix_hash=message.prefix_hash,
+        exact=message.exact,
+    )
+
+
+def result_to_proto(result: MatchResult) -> pb.MatchResponse:
+    """Return the message for ``result``; a donor of several matches is sent once."""
+    index: dict[int, int] = {}
+    message = pb.MatchResponse(embedded_chunks=result.embedded_chunks)
+    for match in result.matches:
+        donor = match.donor
+        if donor.chunk_id not in index:
+            index[donor.chunk_id] = len(index)
+            message.donors.append(donor_to_proto(donor))
+        message.matches.append(
+            pb.Match(
+                target=span_to_proto(match.target),
+                donor=index[donor.chunk_id],
+                donor_span=span_to_proto(match.donor_span),
+                tier=tier_to_proto(match.tier),
+                similarity=match.similarity,
+            )
+        )
+    return message
+
+
+def result_from_proto(message: pb.MatchResponse) -> MatchResult:
+    """Return the result of ``message``; a match must name one of its donors."""
+    donors = [donor_from_proto(d) for d in message.donors]
+    matches = []
+    for i, match in enumerate(message.matches):
+        if match.donor >= len(donors):
+            raise InputError(f"matches[{i}].donor is {match.donor}, there are {len(donors)} donors")
+        matches.append(
+            Match(
+                target=span_from_proto(match.target, f"matches[{i}].target"),
+                donor=donors[match.donor],
+                donor_span=span_from_proto(match.donor_span, f"matches[{i}].donor_span"),
+                tier=tier_from_proto(match.tier, f"matches[{i}].tier"),
+                similarity=match.similarity,
+            )
+        )
+    return MatchResult(tuple(matches), message.embedded_chunks)
+
+
+def new_chunk_to_proto(chunk: NewChunk) -> pb.ChunkHeader:
+    """Return the message that announces ``chunk``; its payload follows as frames."""
+    return pb.ChunkHeader(
+        span=span_to_proto(chunk.span),
+        exact=chunk.exact,
+        text=chunk.text,
+        nbytes=memoryview(chunk.payload).nbytes,
+        checksum=checksum(chunk.payload),
+    )
+
+
+def new_chunk_from_proto(message: pb.ChunkHeader, payload: Buffer, field: str = "chunk") -> NewChunk:
+    """Return the chunk that ``message`` announced, now that its payload is there."""
+    return NewChunk(span_from_proto(message.span, f"{field}.span"), message.text, message.exact, payload)
+
+
+def receipt_to_proto(receipt: PutReceipt) -> pb.PutReceipt:
+    """Return the message for ``receipt``."""
+    return pb.PutReceipt(
+        stored=receipt.stored,
+        duplicate=receipt.duplicate,
+        over_variants=receipt.over_variants,
+        too_large=receipt.too_large,
+    )
+
+
+def receipt_from_proto(message: pb.PutReceipt) -> PutReceipt:
+    """Return the receipt of ``message``."""
+    return PutReceipt(message.stored, message.duplicate, message.over_variants, message.too_large)
+
+
+def info_to_proto(info: CacheInfo) -> pb.CacheInfo:
+    """Return the message for ``info``."""
+    return pb.CacheInfo(
+        version=info.version, max_bytes=info.max_bytes, embedder=info.embedder, max_variants=info.max_variants
+    )
+
+
+def info_from_proto(message: pb.CacheInfo) -> CacheInfo:
+    """Return the info of ``message``."""
+    return CacheInfo(message.version, message.max_bytes, message.embedder, message.max_variants)
+
+
+def namespace_stats_to_proto(stats: NamespaceStats) -> pb.NamespaceStats:
+    """Return the message for ``stats``."""
+    return pb.NamespaceStats(
+        namespace=stats.namespace,
+        tenant=stats.tenant,
+        model=stats.model,
+        chunks=stats.chunks,
+        stored_bytes=stats.stored_bytes,
+        vectors=stats.vectors,
+        queries=stats.queries,
+        query_tokens=stats.query_tokens,
+        hit_tokens=stats.hit_tokens,
+        evicted_chunks=stats.evicted_chunks,
+    )
+
+
+def namespace_stats_from_proto(message: pb.NamespaceStats) -> NamespaceStats:
+    """Return the figures of ``message``."""
+    return NamespaceStats(
+        namespace=message.namespace,
+        tenant=message.tenant,
+        model=message.model,
+        chunks=message.chunks,
+        stored_bytes=message.stored_bytes,
+        vectors=message.vectors,
+        queries=message.queries,
+        query_tokens=message.query_tokens,
+        hit_tokens=dict(message.hit_tokens),
+        evicted_chunks=message.evicted_chunks,
+    )
+
+
+def stats_to_proto(stats: CacheStats) -> pb.CacheStats:
+    """Return the message for ``stats``."""
+    return pb.CacheStats(
+        max_bytes=stats.max_bytes,
+        stored_bytes=stats.stored_bytes,
+        uptime_s=stats.uptime_s,
+        namespaces=[namespace_stats_to_proto(n) for n in stats.namespaces],
+    )
+
+
+def stats_from_proto(message: pb.CacheStats) -> CacheStats:
+    """Return the figures of ``message``."""
+    return CacheStats(
+        max_bytes=message.max_bytes,
+        stored_bytes=message.stored_bytes,
+        uptime_s=message.uptime_s,
+        namespaces=tuple(namespace_stats_from_proto(n) for n in message.namespaces),
+    )

@@ -1,0 +1,58 @@
+"""KVBoost errors as gRPC statuses, and back.
+
+The server puts the class name into the trailing metadata; the client raises that class again with the same
+sentence. A status without the name comes from gRPC itself or from something that the server hides: to a caller
+the cache is then unavailable.
+"""
+
+from __future__ import annotations
+
+import grpc
+
+from kvboost import errors
+from kvboost.errors import (
+    CacheUnavailableError,
+    DataLossError,
+    InputError,
+    KVBoostError,
+    NamespaceError,
+    QuotaError,
+    SupportError,
+    UnknownNamespaceError,
+)
+
+ERROR_KEY = "kvboost-error"
+
+# The first row whose class fits decides, so subclasses stand before their parents.
+_STATUS_OF: tuple[tuple[type[KVBoostError], grpc.StatusCode], ...] = (
+    (InputError, grpc.StatusCode.INVALID_ARGUMENT),
+    (UnknownNamespaceError, grpc.StatusCode.NOT_FOUND),
+    (NamespaceError, grpc.StatusCode.FAILED_PRECONDITION),
+    (SupportError, grpc.StatusCode.FAILED_PRECONDITION),
+    (CacheUnavailableError, grpc.StatusCode.UNAVAILABLE),
+    (DataLossError, grpc.StatusCode.DATA_LOSS),
+    (QuotaError, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (KVBoostError, grpc.StatusCode.INTERNAL),
+)
+
+
+def status_of(error: KVBoostError) -> grpc.StatusCode:
+    """Return the status that stands for ``error`` on the wire."""
+    return next(code for kind, code in _STATUS_OF if isinstance(error, kind))
+
+
+def trailer_of(error: KVBoostError) -> tuple[tuple[str, str], ...]:
+    """Return the trailing metadata that names the class of ``error``."""
+    return ((ERROR_KEY, type(error).__name__),)
+
+
+def error_of(failure: grpc.RpcError, address: str) -> KVBoostError:
+    """Return the typed error for a failed call to the server at ``address``."""
+    code, details = failure.code(), failure.details() or ""
+    trailer = dict(failure.trailing_metadata() or ())
+    kind = getattr(errors, str(trailer.get(ERROR_KEY, "")), None)
+    if isinstance(kind, type) and issubclass(kind, KVBoostError):
+        return kind(details)
+    if code == grpc.StatusCode.DEADLINE_EXCEEDED:
+        return CacheUnavailableError(f"the server at {address} did not answer before the deadline")
+    return CacheUnavailableError(f"the server at {address} failed the call with {code.name}: {details}")

@@ -1,0 +1,106 @@
+"""One channel to a cache service: calls with deadlines, failures as typed errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import grpc
+
+from kvboost.client import frames
+from kvboost.client.address import parse_address
+from kvboost.client.status import error_of
+from kvboost.errors import CacheUnavailableError
+from kvboost.v1 import cache_pb2 as pb
+from kvboost.v1 import cache_pb2_grpc as pb_grpc
+
+CHANNEL_OPTIONS = (
+    ("grpc.enable_http_proxy", 0),  # a cache stands in the same network; a proxy for the web is no way to it
+    ("grpc.use_local_subchannel_pool", 1),  # no shared back-off with other clients of this process
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+)
+
+T = TypeVar("T")
+Part = frames.Frame | pb.PutHeader
+
+
+class Transport:
+    """Messages to and from the cache at ``address``. Every call may raise what the server answers.
+
+    Raises
+    ------
+    ConfigError
+        If ``address`` is neither ``host:port`` nor ``unix:/path``.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = str(parse_address(address))
+        self._channel = grpc.insecure_channel(self.address, options=CHANNEL_OPTIONS)
+        self._stub: Any = pb_grpc.CacheServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._fetch = self._channel.unary_stream(
+            "/kvboost.v1.CacheService/Fetch",
+            request_serializer=pb.FetchRequest.SerializeToString,
+            response_deserializer=frames.decode,
+        )
+        self._put = self._channel.stream_unary(
+            "/kvboost.v1.CacheService/Put",
+            request_serializer=frames.encode_put,
+            response_deserializer=pb.PutResponse.FromString,
+        )
+
+    def describe(self, request: pb.DescribeRequest, timeout_s: float) -> pb.DescribeResponse:
+        """Call ``Describe``."""
+        return self._call(self._stub.Describe, request, timeout_s)
+
+    def match(self, request: pb.MatchRequest, timeout_s: float) -> pb.MatchResponse:
+        """Call ``Match``."""
+        return self._call(self._stub.Match, request, timeout_s)
+
+    def evict(self, request: pb.EvictRequest, timeout_s: float) -> pb.EvictResponse:
+        """Call ``Evict``."""
+        return self._call(self._stub.Evict, request, timeout_s)
+
+    def drop(self, request: pb.DropRequest, timeout_s: float) -> pb.DropResponse:
+        """Call ``Drop``."""
+        return self._call(self._stub.Drop, request, timeout_s)
+
+    def stats(self, request: pb.StatsRequest, timeout_s: float) -> pb.StatsResponse:
+        """Call ``Stats``."""
+        return self._call(self._stub.Stats, request, timeout_s)
+
+    def fetch(self, request: pb.FetchRequest, timeout_s: float) -> Iterator[frames.Frame]:
+        """Yield the frames of a ``Fetch``; the call is cancelled when the caller stops reading."""
+        with self._failures():
+            call = self._fetch(request, timeout=timeout_s)
+            try:
+                yield from call
+            finally:
+                call.cancel()
+
+    def put(self, parts: Iterator[Part], timeout_s: float) -> pb.PutResponse:
+        """Send the parts of a ``Put``."""
+        return self._call(self._put, parts, timeout_s)
+
+    def close(self) -> None:
+        """Close the channel; a call under way ends, a later one fails."""
+        self._channel.close()
+
+    def _call(self, method: Callable[..., T], request: object, timeout_s: float) -> T:
+        with self._failures():
+            return method(request, timeout=timeout_s)
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        """Turn what gRPC raises into typed errors."""
+        try:
+            yield
+        except grpc.RpcError as failure:
+            raise error_of(failure, self.address) from None
+        except ValueError as closed:
+            # gRPC's way to say that the channel was closed; our own errors pass, though InputError is a ValueError.
+            if "closed channel" not in str(closed):
+                raise
+            raise CacheUnavailableError(f"the client of {self.address} was closed; make a new one") from None
