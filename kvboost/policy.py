@@ -20,8 +20,8 @@ class ReusePolicy:
     Attributes
     ----------
     tiers
-        The tiers that may be reused, of ``prefix``, ``exact`` and ``similar``; names or :class:`Tier` values in
-        any order. Only ``prefix`` is lossless. An empty tuple turns reuse off.
+        The tiers that may be reused, of ``prefix``, ``exact`` and ``similar``, in any order. Only ``prefix`` is
+        lossless. An empty list turns reuse off.
     threshold
         Cosine similarity in ``[0, 1]`` that a cached chunk must reach to be nominated for the ``similar`` tier.
         Raising it never raises reuse; 1.0 nominates identical embeddings only. It says nothing about what is

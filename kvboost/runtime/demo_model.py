@@ -49,7 +49,7 @@ def load_model(
     model: str | Path | None = None,
     dtype: torch.dtype | str = "auto",
     *,
-    device: str = "cpu",
+    device: str = "auto",
     revision: str | None = None,
     progress: Progress | None = None,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -62,7 +62,7 @@ def load_model(
     dtype
         Torch dtype or its name; ``"auto"`` keeps the dtype that the weights are stored in.
     device
-        Where the weights go, as torch names it.
+        Where the weights go, as torch names it; ``"auto"`` takes a GPU where there is one.
     revision
         Branch, tag or commit on the hub.
 
@@ -81,6 +81,8 @@ def load_model(
             raise AssetError(
                 f"model {str(source)!r} cannot be loaded ({reason}); give a local directory or a hub id"
             ) from error
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     return loaded.to(device).eval(), tokenizer
 
 

@@ -1,0 +1,193 @@
+"""The sections of the configuration, their fields and defaults.
+
+Each class is one section of the file. Its ``Attributes`` become the comments of the file that
+``kvboost config init`` writes, so every field is described on its own.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from kvboost.errors import ConfigError
+from kvboost.policy import ReusePolicy
+from kvboost.types import DTYPE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """The language model.
+
+    Attributes
+    ----------
+    name_or_path
+        Hub id or local directory; empty for the demo model, which comes from the package registry.
+    revision
+        Branch, tag or commit on the hub; empty for the newest.
+    dtype
+        Type of weights and K/V: auto (as stored), float32, float16 or bfloat16.
+    device
+        Where the model runs, as torch names it; auto takes a GPU where there is one.
+    """
+
+    name_or_path: str = ""
+    revision: str = ""
+    dtype: str = "auto"
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        _one_of("dtype", self.dtype, ("auto", *DTYPE_BYTES))
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentConfig:
+    """How a prompt is cut into chunks.
+
+    Attributes
+    ----------
+    min_tokens
+        Shorter sentences are joined to their neighbours.
+    max_tokens
+        Longer sentences are cut at clause marks, then at words.
+    boundaries
+        Where cuts may fall: sentence (sentences and paragraphs) or learned (where embeddings change topic).
+    language
+        Language of the trained sentence boundaries, in English and lower case.
+    """
+
+    min_tokens: int = 16
+    max_tokens: int = 64
+    boundaries: str = "sentence"
+    language: str = "english"
+
+    def __post_init__(self) -> None:
+        _at_least("min_tokens", self.min_tokens, 1)
+        _one_of("boundaries", self.boundaries, ("sentence", "learned"))
+        if self.max_tokens < self.min_tokens:
+            raise ConfigError(f"max_tokens {self.max_tokens} must not be below min_tokens {self.min_tokens}")
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedderConfig:
+    """The sentence embedder that nominates similar chunks.
+
+    Attributes
+    ----------
+    model
+        auto (all-MiniLM-L6-v2 from the package registry), a hub id or local directory, or none.
+    """
+
+    model: str = "auto"
+
+    def __post_init__(self) -> None:
+        if not self.model:
+            raise ConfigError("model must not be empty; write none to do without an embedder")
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """The cache of K/V.
+
+    Attributes
+    ----------
+    address
+        Where the cache service listens: host:port or unix:/path; empty for a cache in this process.
+    max_bytes
+        Byte budget of a cache that runs here, as a number or with a unit, such as "2GiB".
+    max_variants
+        Under how many histories the same chunk is stored, at most.
+    tenant
+        Name that K/V are kept apart by; tenants never share.
+    """
+
+    address: str = ""
+    max_bytes: int = 2 * 1024**3
+    max_variants: int = 2
+    tenant: str = ""
+
+    def __post_init__(self) -> None:
+        if self.address and not self.address.startswith("unix:"):
+            _host_and_port("address", self.address)
+        _at_least("max_bytes", self.max_bytes, 1)
+        _at_least("max_variants", self.max_variants, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConfig:
+    """How long a request waits for the cache service before it goes on without.
+
+    Attributes
+    ----------
+    match_timeout_s
+        Seconds for finding chunks.
+    fetch_timeout_s
+        Seconds for handing K/V over.
+    put_timeout_s
+        Seconds for storing new K/V, after the answer has gone out.
+    """
+
+    match_timeout_s: float = 2.0
+    fetch_timeout_s: float = 10.0
+    put_timeout_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        for name in ("match_timeout_s", "fetch_timeout_s", "put_timeout_s"):
+            value = getattr(self, name)
+            if not 0.0 < value < math.inf:
+                raise ConfigError(f"{name} {value} must be a positive number of seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """Where the servers of this machine listen.
+
+    Attributes
+    ----------
+    cache_address
+        host:port of the cache service; port 0 takes a free one.
+    cache_unix
+        Path of the cache service's unix socket; empty for none.
+    runtime_address
+        host:port of the runtime service; port 0 takes a free one.
+    max_workers
+        Threads that answer calls, per server.
+    """
+
+    cache_address: str = "127.0.0.1:7461"
+    cache_unix: str = ""
+    runtime_address: str = "127.0.0.1:7462"
+    max_workers: int = 8
+
+    def __post_init__(self) -> None:
+        _host_and_port("cache_address", self.cache_address)
+        _host_and_port("runtime_address", self.runtime_address)
+        _at_least("max_workers", self.max_workers, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The whole configuration, one field per section of the file."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    segment: SegmentConfig = field(default_factory=SegmentConfig)
+    embedder: EmbedderConfig = field(default_factory=EmbedderConfig)
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    client: ClientConfig = field(default_factory=ClientConfig)
+    policy: ReusePolicy = field(default_factory=ReusePolicy)
+    server: ServerConfig = field(default_factory=ServerConfig)
+
+
+def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ConfigError(f"{name} {value!r} is unknown; choose one of {', '.join(known)}")
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise ConfigError(f"{name} {value} must be at least {least}")
+
+
+def _host_and_port(name: str, value: str) -> None:
+    host, colon, port = value.rpartition(":")
+    if not (host and colon and port.isascii() and port.isdigit() and int(port) <= 65_535):
+        raise ConfigError(f"{name} {value!r} must have the form host:port, with a port up to 65535")
