@@ -39,13 +39,18 @@ class Transport:
     def __init__(self, address: str) -> None:
         self.address = str(parse_address(address))
         self._channel = grpc.insecure_channel(self.address, options=CHANNEL_OPTIONS)
-        self._stub: Any = pb_grpc.CacheServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        stub: Any = pb_grpc.CacheServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._describe: Callable[..., pb.DescribeResponse] = stub.Describe
+        self._match: Callable[..., pb.MatchResponse] = stub.Match
+        self._evict: Callable[..., pb.EvictResponse] = stub.Evict
+        self._drop: Callable[..., pb.DropResponse] = stub.Drop
+        self._stats: Callable[..., pb.StatsResponse] = stub.Stats
         self._fetch = self._channel.unary_stream(
             "/kvboost.v1.CacheService/Fetch",
             request_serializer=pb.FetchRequest.SerializeToString,
             response_deserializer=frames.decode,
         )
-        self._put = self._channel.stream_unary(
+        self._put: Callable[..., pb.PutResponse] = self._channel.stream_unary(
             "/kvboost.v1.CacheService/Put",
             request_serializer=frames.encode_put,
             response_deserializer=pb.PutResponse.FromString,
@@ -53,23 +58,23 @@ class Transport:
 
     def describe(self, request: pb.DescribeRequest, timeout_s: float) -> pb.DescribeResponse:
         """Call ``Describe``."""
-        return self._call(self._stub.Describe, request, timeout_s)
+        return self._call(self._describe, request, timeout_s)
 
     def match(self, request: pb.MatchRequest, timeout_s: float) -> pb.MatchResponse:
         """Call ``Match``."""
-        return self._call(self._stub.Match, request, timeout_s)
+        return self._call(self._match, request, timeout_s)
 
     def evict(self, request: pb.EvictRequest, timeout_s: float) -> pb.EvictResponse:
         """Call ``Evict``."""
-        return self._call(self._stub.Evict, request, timeout_s)
+        return self._call(self._evict, request, timeout_s)
 
     def drop(self, request: pb.DropRequest, timeout_s: float) -> pb.DropResponse:
         """Call ``Drop``."""
-        return self._call(self._stub.Drop, request, timeout_s)
+        return self._call(self._drop, request, timeout_s)
 
     def stats(self, request: pb.StatsRequest, timeout_s: float) -> pb.StatsResponse:
         """Call ``Stats``."""
-        return self._call(self._stub.Stats, request, timeout_s)
+        return self._call(self._stats, request, timeout_s)
 
     def fetch(self, request: pb.FetchRequest, timeout_s: float) -> Iterator[frames.Frame]:
         """Yield the frames of a ``Fetch``; the call is cancelled when the caller stops reading."""

@@ -1,0 +1,95 @@
+"""The cache service's methods: messages in, a :class:`~kvboost.protocols.ChunkCache` asked, messages out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import grpc
+
+from kvboost.client import convert, frames
+from kvboost.errors import InputError
+from kvboost.protocols import ChunkCache
+from kvboost.types import CacheInfo
+from kvboost.v1 import cache_pb2 as pb
+
+from .staging import Staging, read_chunks, read_header
+
+SERVICE_NAME = pb.DESCRIPTOR.services_by_name["CacheService"].full_name
+
+
+class CacheServicer:
+    """Serves ``cache``; errors are raised as they are, for the interceptor to translate.
+
+    Parameters
+    ----------
+    cache
+        Answers every call. Stays the caller's to close.
+    info
+        What a caller is told that opens no namespace.
+    """
+
+    def __init__(self, cache: ChunkCache, info: CacheInfo) -> None:
+        self._cache = cache
+        self._info = info
+        self._staging = Staging(info.max_bytes)
+
+    def register(self, server: grpc.Server) -> None:
+        """Add this service to ``server``."""
+        unary = grpc.unary_unary_rpc_method_handler
+        handlers = {
+            "Describe": unary(self.describe, pb.DescribeRequest.FromString, pb.DescribeResponse.SerializeToString),
+            "Match": unary(self.match, pb.MatchRequest.FromString, pb.MatchResponse.SerializeToString),
+            "Fetch": grpc.unary_stream_rpc_method_handler(self.fetch, pb.FetchRequest.FromString, frames.encode),
+            "Put": grpc.stream_unary_rpc_method_handler(self.put, frames.decode_put, pb.PutResponse.SerializeToString),
+            "Evict": unary(self.evict, pb.EvictRequest.FromString, pb.EvictResponse.SerializeToString),
+            "Drop": unary(self.drop, pb.DropRequest.FromString, pb.DropResponse.SerializeToString),
+            "Stats": unary(self.stats, pb.StatsRequest.FromString, pb.StatsResponse.SerializeToString),
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, handlers),))
+
+    def describe(self, request: pb.DescribeRequest, context: grpc.ServicerContext) -> pb.DescribeResponse:
+        """Open the namespace, if there is one."""
+        info = self._info
+        if request.HasField("namespace"):
+            info = self._cache.open(convert.namespace_from_proto(request.namespace))
+        return pb.DescribeResponse(info=convert.info_to_proto(info))
+
+    def match(self, request: pb.MatchRequest, context: grpc.ServicerContext) -> pb.MatchResponse:
+        """Find donors."""
+        return convert.result_to_proto(self._cache.match(convert.query_from_proto(request)))
+
+    def fetch(self, request: pb.FetchRequest, context: grpc.ServicerContext) -> Iterator[frames.Frame]:
+        """Stream chunks for as long as the caller is there and its deadline has not passed."""
+        _check_namespace(request.namespace)
+        for chunk in self._cache.fetch(request.namespace, request.chunk_ids):
+            for frame in frames.split(chunk.chunk_id, chunk.payload, chunk.checksum):
+                if not context.is_active():
+                    return
+                yield frame
+
+    def put(self, parts: Iterator[frames.Frame | pb.PutHeader], context: grpc.ServicerContext) -> pb.PutResponse:
+        """Take chunks; nothing is stored unless all of them arrived whole."""
+        header = read_header(parts)
+        _check_namespace(header.namespace)
+        with self._staging.hold(sum(chunk.nbytes for chunk in header.chunks)):
+            receipt = self._cache.put(read_chunks(header, parts))
+        return pb.PutResponse(receipt=convert.receipt_to_proto(receipt))
+
+    def evict(self, request: pb.EvictRequest, context: grpc.ServicerContext) -> pb.EvictResponse:
+        """Remove chunks."""
+        _check_namespace(request.namespace)
+        return pb.EvictResponse(evicted=self._cache.evict(request.namespace, request.chunk_ids))
+
+    def drop(self, request: pb.DropRequest, context: grpc.ServicerContext) -> pb.DropResponse:
+        """Forget a namespace."""
+        _check_namespace(request.namespace)
+        return pb.DropResponse(dropped=self._cache.drop(request.namespace))
+
+    def stats(self, request: pb.StatsRequest, context: grpc.ServicerContext) -> pb.StatsResponse:
+        """Tell the figures."""
+        return pb.StatsResponse(stats=convert.stats_to_proto(self._cache.stats()))
+
+
+def _check_namespace(key: str) -> None:
+    if not key:
+        raise InputError("namespace must be the key of an open namespace; it is empty")
