@@ -1,7 +1,7 @@
 """Write the gRPC code of ``proto/`` into ``kvboost/v1``, or check that what is committed is up to date.
 
-    python scripts/gen_proto.py           write
-    python scripts/gen_proto.py --check   exit 1 and name the files that differ
+python scripts/gen_proto.py           write
+python scripts/gen_proto.py --check   exit 1 and name the files that differ
 """
 
 from __future__ import annotations
