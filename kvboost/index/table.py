@@ -1,0 +1,202 @@
+"""The tables of one namespace: every way to find a chunk, kept consistent under add and remove."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from kvboost.index.vectors import VectorIndex
+from kvboost.types import Donor, Namespace, NamespaceStats, Tier
+
+TokenIds = tuple[int, ...]
+History = tuple[bytes, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A stored chunk: the donor, the hash of its own tokens, and its size."""
+
+    donor: Donor
+    content: bytes
+    nbytes: int
+
+    @property
+    def history(self) -> History:
+        """Start and end of the chunk as prefix hashes: its identity."""
+        return self.donor.parent_hash, self.donor.prefix_hash
+
+
+@dataclass(slots=True)
+class _Content:
+    """All stored chunks with the same tokens, oldest first; they share one vector."""
+
+    vector_id: int
+    chunk_ids: list[int] = field(default_factory=list)
+
+
+class Verdict(StrEnum):
+    """What the table makes of an offered chunk."""
+
+    STORE = "store"
+    REPLACE = "replace"
+    DUPLICATE = "duplicate"
+    OVER_VARIANTS = "over_variants"
+
+
+class NamespaceTable:
+    """Chunks of one namespace by id, by parent hash, by content hash and by vector id.
+
+    Not safe for use from several threads: the cache's lock guards it (``vectors`` has a lock of its own).
+    """
+
+    def __init__(self, namespace: Namespace) -> None:
+        self.namespace = namespace
+        self.vectors: VectorIndex | None = None
+        self.queries = 0
+        self.query_tokens = 0
+        self.hit_tokens = {tier.value: 0 for tier in (Tier.PREFIX, Tier.EXACT, Tier.SIMILAR)}
+        self.evicted_chunks = 0
+        self._entries: dict[int, Entry] = {}
+        self._by_history: dict[History, Entry] = {}
+        self._children: dict[bytes, list[Donor]] = {}
+        self._contents: dict[bytes, _Content] = {}
+        self._by_vector: dict[int, bytes] = {}
+        self._next_vector = 0
+        self._longest = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, chunk_id: int) -> bool:
+        return chunk_id in self._entries
+
+    @property
+    def chunk_ids(self) -> list[int]:
+        """Ids of all chunks."""
+        return list(self._entries)
+
+    def judge(self, history: History, content: bytes, exact: bool, max_variants: int) -> tuple[Verdict, int | None]:
+        """Decide whether a chunk is to be stored; for ``REPLACE`` also name the chunk that must go.
+
+        A chunk with the same tokens and history is there already, or an exact one replaces an approximate one.
+        A new history of known content is kept only if computed exactly and while there are fewer than
+        ``max_variants``: a document met in a thousand orders is stored once or twice.
+        """
+        known = self._by_history.get(history)
+        if known is not None:
+            if exact and not known.donor.exact:
+                return Verdict.REPLACE, known.donor.chunk_id
+            return Verdict.DUPLICATE, None
+        variants = self._contents.get(content)
+        if variants is not None and (not exact or len(variants.chunk_ids) >= max_variants):
+            return Verdict.OVER_VARIANTS, None
+        return Verdict.STORE, None
+
+    def add(self, entry: Entry) -> int | None:
+        """File a chunk whose history is new; return the id its vector is wanted under, None if there is one."""
+        donor = entry.donor
+        self._entries[donor.chunk_id] = entry
+        self._by_history[entry.history] = entry
+        self._longest = max(self._longest, len(donor.token_ids))
+        if donor.exact:
+            siblings = self._children.setdefault(donor.parent_hash, [])
+            siblings.insert(bisect_left(siblings, donor.token_ids, key=_tokens), donor)
+        content = self._contents.get(entry.content)
+        if content is not None:
+            content.chunk_ids.append(donor.chunk_id)
+            return None
+        vector_id, self._next_vector = self._next_vector, self._next_vector + 1
+        self._contents[entry.content] = _Content(vector_id, [donor.chunk_id])
+        self._by_vector[vector_id] = entry.content
+        return vector_id
+
+    def remove(self, chunk_id: int) -> bool:
+        """Remove a chunk from every table, and the vector with the last chunk of its content."""
+        entry = self._entries.pop(chunk_id, None)
+        if entry is None:
+            return False
+        donor = entry.donor
+        del self._by_history[entry.history]
+        if donor.exact:
+            siblings = self._children[donor.parent_hash]
+            del siblings[bisect_left(siblings, donor.token_ids, key=_tokens)]
+            if not siblings:
+                del self._children[donor.parent_hash]
+        content = self._contents[entry.content]
+        content.chunk_ids.remove(chunk_id)
+        if not content.chunk_ids:
+            del self._contents[entry.content]
+            del self._by_vector[content.vector_id]
+            if self.vectors is not None:
+                self.vectors.remove([content.vector_id])
+        return True
+
+    def children(self, parent: bytes, token_ids: TokenIds, start: int) -> list[tuple[Donor, int]]:
+        """Return exact donors with history ``parent`` that share ``n > 0`` first tokens with ``token_ids[start:]``.
+
+        All donors that match with all their tokens are among them, and one with the largest ``n``. Siblings are
+        sorted by tokens, so both are found by bisection: the longest common prefix is beside the place where
+        the wanted tokens would stand, and what matches wholly lies before it, each one a prefix of the last.
+        """
+        siblings = self._children.get(parent)
+        if siblings is None:
+            return []
+        window = token_ids[start : start + self._longest]
+        at = bisect_right(siblings, window, key=_tokens)
+        found = []
+        if at < len(siblings) and (n := common_prefix(siblings[at].token_ids, window)):
+            found.append((siblings[at], n))
+        while window and at > 0:
+            donor = siblings[at - 1]
+            n = common_prefix(donor.token_ids, window)
+            if n == 0:
+                break
+            found.append((donor, n))
+            window = window[: n if n < len(donor.token_ids) else n - 1]
+            at = bisect_right(siblings, window, hi=at, key=_tokens)
+        return found
+
+    def same_content(self, content: bytes, token_ids: TokenIds) -> list[Donor]:
+        """Return the donors with this content hash whose tokens really are ``token_ids``, oldest first."""
+        return [d for d in self._donors(self._contents.get(content)) if d.token_ids == token_ids]
+
+    def by_vector(self, vector_id: int) -> list[Donor]:
+        """Return the donors behind a vector, oldest first; none if they have left."""
+        content = self._by_vector.get(vector_id)
+        return self._donors(self._contents[content]) if content is not None else []
+
+    def wants_vector(self, vector_id: int) -> bool:
+        """Return whether a chunk with this vector is still stored."""
+        return vector_id in self._by_vector
+
+    def stats(self) -> NamespaceStats:
+        """Return this namespace's figures."""
+        return NamespaceStats(
+            namespace=self.namespace.key,
+            tenant=self.namespace.tenant,
+            model=self.namespace.model,
+            chunks=len(self._entries),
+            stored_bytes=sum(entry.nbytes for entry in self._entries.values()),
+            vectors=len(self.vectors) if self.vectors is not None else 0,
+            queries=self.queries,
+            query_tokens=self.query_tokens,
+            hit_tokens=dict(self.hit_tokens),
+            evicted_chunks=self.evicted_chunks,
+        )
+
+    def _donors(self, content: _Content | None) -> list[Donor]:
+        return [self._entries[i].donor for i in content.chunk_ids] if content is not None else []
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """Return how many first tokens are equal."""
+    n = min(len(a), len(b))
+    if a[:n] == b[:n]:
+        return n
+    return next(i for i in range(n) if a[i] != b[i])
+
+
+def _tokens(donor: Donor) -> TokenIds:
+    return donor.token_ids

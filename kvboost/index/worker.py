@@ -1,0 +1,114 @@
+"""Embeds new chunks beside the callers, so that a put never waits for a model."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+_log = logging.getLogger(__name__)
+
+Key = TypeVar("Key")
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingReport:
+    """What became of the texts handed to the worker, as counts since the cache started.
+
+    ``skipped``: the queue was full. ``failed``: the embedding model raised or gave unusable vectors. In both
+    cases the chunk stays stored and is found by hash, only not by similarity.
+    """
+
+    waiting: int = 0
+    embedded: int = 0
+    skipped: int = 0
+    failed: int = 0
+
+
+class EmbeddingWorker(Generic[Key]):
+    """One background thread that takes texts in batches; it runs only while there is work.
+
+    Parameters
+    ----------
+    embed
+        Called with keys and texts, outside any lock of the worker. May raise.
+    batch
+        Texts per call. Small, because a look-up that needs the same model waits for the batch in progress.
+    max_waiting
+        Texts that may wait; more are skipped and counted, so that a slow model cannot fill the memory.
+    """
+
+    def __init__(self, embed: Callable[[Sequence[Key], Sequence[str]], None], batch: int, max_waiting: int) -> None:
+        self._embed = embed
+        self._batch = batch
+        self._max_waiting = max_waiting
+        self._changed = threading.Condition()
+        self._queue: deque[tuple[Key, str]] = deque()
+        self._in_progress = 0
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._embedded = self._skipped = self._failed = 0
+
+    def submit(self, key: Key, text: str) -> None:
+        """Queue one text. Never waits."""
+        with self._changed:
+            if self._closed:
+                return
+            if len(self._queue) >= self._max_waiting:
+                if self._skipped == 0:
+                    _log.warning("embedding queue is full at %d texts; newer chunks are found by hash only", len(self))
+                self._skipped += 1
+                return
+            self._queue.append((key, text))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="kvboost-embedding", daemon=True)
+                self._thread.start()
+
+    def flush(self, timeout_s: float | None = None) -> bool:
+        """Wait until nothing waits or is in progress; return False if ``timeout_s`` ran out first."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._queue and not self._in_progress, timeout_s)
+
+    def close(self) -> None:
+        """Forget what waits, and wait for the batch in progress."""
+        with self._changed:
+            self._closed = True
+            self._queue.clear()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def report(self) -> EmbeddingReport:
+        """Return the counts so far."""
+        with self._changed:
+            return EmbeddingReport(len(self), self._embedded, self._skipped, self._failed)
+
+    def __len__(self) -> int:
+        return len(self._queue) + self._in_progress
+
+    def _run(self) -> None:
+        while batch := self._take():
+            failed = False
+            try:
+                self._embed([key for key, _ in batch], [text for _, text in batch])
+            # A model of the user's may raise anything; the chunks are stored and only lack a vector.
+            except Exception as error:  # noqa: BLE001
+                failed = True
+                # The error's own text may quote the prompt, so only its type is logged.
+                _log.warning("embedding %d chunks failed with %s; found by hash only", len(batch), type(error).__name__)
+            with self._changed:
+                self._in_progress = 0
+                self._failed += len(batch) * failed
+                self._embedded += len(batch) * (not failed)
+                self._changed.notify_all()
+
+    def _take(self) -> list[tuple[Key, str]]:
+        with self._changed:
+            batch = [self._queue.popleft() for _ in range(min(self._batch, len(self._queue)))]
+            self._in_progress = len(batch)
+            if not batch:
+                self._thread = None
+            return batch
