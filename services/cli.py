@@ -54,16 +54,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    modules = {name.replace("_", "-"): _load(name) for name in _wanted(arguments)}
+    width = max(len(name) for name in modules)
     parser = argparse.ArgumentParser(
-        prog="kvboost", description="Reuse the K/V tensors of repeated context, wherever it stands in the prompt."
+        prog="kvboost",
+        description="Reuse the K/V tensors of repeated context, wherever it stands in the prompt.",
+        epilog="commands:\n" + "\n".join(f"  {name:<{width}}  {one.HELP}" for name, one in modules.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"kvboost {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in _wanted(arguments):
-        command = cast(Command, importlib.import_module(f".commands.{module}", __package__))
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, help="what to do; each command has --help")
+    for name, command in modules.items():
         one = commands.add_parser(
-            module.replace("_", "-"),
-            help=command.HELP,
+            name,
             description=command.HELP,
             epilog=f"example:\n  {command.EXAMPLE}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -71,6 +74,10 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         command.configure(one)
         one.set_defaults(run=command.run)
     return parser
+
+
+def _load(module: str) -> Command:
+    return cast(Command, importlib.import_module(f".commands.{module}", __package__))
 
 
 def _wanted(arguments: Sequence[str]) -> Sequence[str]:

@@ -48,9 +48,9 @@ def _redraw(title: str, done: threading.Event, delay_s: float) -> None:
     started = time.monotonic()
     if done.wait(delay_s):
         return
-    with tqdm(desc=title, bar_format="{desc}: {postfix}", leave=False, file=sys.stderr) as line:
+    with tqdm(bar_format="{desc}", leave=False, file=sys.stderr) as line:
         while not done.wait(_REFRESH_S):
-            line.set_postfix_str(f"{time.monotonic() - started:.0f} s", refresh=True)
+            line.set_description_str(f"{title}: {time.monotonic() - started:.0f} s", refresh=True)
 
 
 def _one_line(title: str, done: threading.Event, delay_s: float) -> None:
