@@ -11,7 +11,7 @@ from kvboost.protocols import Vectors
 
 
 class NgramEmbedder:
-    """Hashed character trigrams as unit vectors: edited texts come out close, unrelated ones far apart.
+    """Signed hashes of character trigrams as unit vectors: edited texts come out close, unrelated ones far apart.
 
     It stands in for a sentence-transformers model, which takes seconds to load; that one is tested on its own.
     ``texts`` records what was embedded, in order.
@@ -29,5 +29,6 @@ class NgramEmbedder:
         for row, text in zip(rows, texts, strict=True):
             padded = f"^^{text}$$"
             for i in range(len(padded) - 2):
-                row[zlib.crc32(padded[i : i + 3].encode()) % self.dim] += 1.0
+                code = zlib.crc32(padded[i : i + 3].encode())
+                row[code % self.dim] += 1.0 if code & 1024 else -1.0
         return rows / np.linalg.norm(rows, axis=1, keepdims=True)
