@@ -38,6 +38,7 @@ class Transport:
 
     def __init__(self, address: str) -> None:
         self.address = str(parse_address(address))
+        self._closed = False
         self._channel = grpc.insecure_channel(self.address, options=CHANNEL_OPTIONS)
         stub: Any = pb_grpc.CacheServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._describe: Callable[..., pb.DescribeResponse] = stub.Describe
@@ -91,6 +92,7 @@ class Transport:
 
     def close(self) -> None:
         """Close the channel; a call under way ends, a later one fails."""
+        self._closed = True
         self._channel.close()
 
     def _call(self, method: Callable[..., T], request: object, timeout_s: float) -> T:
@@ -104,8 +106,7 @@ class Transport:
             yield
         except grpc.RpcError as failure:
             raise error_of(failure, self.address) from None
-        except ValueError as closed:
-            # gRPC's way to say that the channel was closed; our own errors pass, though InputError is a ValueError.
-            if "closed channel" not in str(closed):
+        except ValueError:
+            if not self._closed:
                 raise
             raise CacheUnavailableError(f"the client of {self.address} was closed; make a new one") from None
