@@ -50,7 +50,7 @@ def load_model(
     dtype: torch.dtype | str = "auto",
     *,
     device: str = "auto",
-    revision: str | None = None,
+    revision: str = "",
     progress: Progress | None = None,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a causal language model and its tokenizer, ready for inference.
@@ -58,24 +58,25 @@ def load_model(
     Parameters
     ----------
     model
-        Hub id or local directory; None for the demo model.
+        Hub id or local directory; None or empty for the demo model.
     dtype
         Torch dtype or its name; ``"auto"`` keeps the dtype that the weights are stored in.
     device
         Where the weights go, as torch names it; ``"auto"`` takes a GPU where there is one.
     revision
-        Branch, tag or commit on the hub.
+        Branch, tag or commit on the hub; empty for the newest.
 
     Raises
     ------
     AssetError
         If the model cannot be loaded.
     """
-    source = demo_model_dir(progress=progress) if model is None else model
+    source = model or demo_model_dir(progress=progress)
+    pinned = {"revision": revision} if revision else {}
     with (progress or contextlib.nullcontext)(f"Loading {source}"):
         try:
-            tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
-            loaded = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, revision=revision)
+            tokenizer = AutoTokenizer.from_pretrained(source, **pinned)
+            loaded = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, **pinned)
         except (OSError, ValueError) as error:
             reason = str(error).strip().splitlines()[0]
             raise AssetError(
