@@ -1,0 +1,6 @@
+"""Cuts prompts into chunks: text boundaries, token offsets, packing."""
+
+from kvboost.segment.pack import Sizes
+from kvboost.segment.segmenter import Segmenter
+
+__all__ = ["Segmenter", "Sizes"]
