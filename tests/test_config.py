@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import tomllib
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kvboost.client import CacheClient
 from kvboost.config import Config, SegmentConfig, default_file, load, to_toml
 from kvboost.config.values import format_size, known_fields
 from kvboost.errors import ConfigError, InputError, PolicyError
 from kvboost.policy import ReusePolicy
+from kvboost.segment import Segmenter
 from kvboost.types import Tier
 
 
@@ -183,6 +187,20 @@ def test_default_file_sets_nothing_and_explains_everything(tmp_path: Path) -> No
         assert lines[at - 1].startswith("# "), key
     uncommented = "\n".join(line.removeprefix("#") for line in lines if not line.startswith("# "))
     assert tomllib.loads(uncommented) == tomllib.loads(to_toml(Config()))
+
+
+def test_learned_boundaries_need_an_embedder() -> None:
+    overrides = {"segment.boundaries": "embedding"}
+    assert load(env={}, overrides=overrides).config.segment.boundaries == "embedding"
+    with pytest.raises(ConfigError, match=r"segment\.boundaries .* embedder\.model"):
+        load(env={}, overrides=overrides | {"embedder.model": "none"})
+
+
+def test_defaults_are_those_of_the_classes_they_configure() -> None:
+    client = inspect.signature(CacheClient).parameters
+    assert {name: client[name].default for name in asdict(Config().client)} == asdict(Config().client)
+    segmenter = inspect.signature(Segmenter).parameters
+    assert {name: segmenter[name].default for name in asdict(Config().segment)} == asdict(Config().segment)
 
 
 def test_sections_refuse_bad_values_without_a_file() -> None:

@@ -46,11 +46,12 @@ class SegmentConfig:
     Attributes
     ----------
     min_tokens
-        Shorter sentences are joined to their neighbours.
+        Least length of a chunk; shorter sentences are joined. A paragraph's last chunk may be shorter.
     max_tokens
-        Longer sentences are cut at clause marks, then at words.
+        Greatest length of a chunk; longer sentences are cut at clause marks, then at words.
     boundaries
-        Where cuts may fall: sentence (sentences and paragraphs) or learned (where embeddings change topic).
+        Where chunks end: sentence (at the first sentence end that makes the chunk long enough) or embedding
+        (where neighbouring sentences change topic).
     language
         Language of the trained sentence boundaries, in English and lower case.
     """
@@ -62,7 +63,7 @@ class SegmentConfig:
 
     def __post_init__(self) -> None:
         _at_least("min_tokens", self.min_tokens, 1)
-        _one_of("boundaries", self.boundaries, ("sentence", "learned"))
+        _one_of("boundaries", self.boundaries, ("sentence", "embedding"))
         if self.max_tokens < self.min_tokens:
             raise ConfigError(f"max_tokens {self.max_tokens} must not be below min_tokens {self.min_tokens}")
 
@@ -118,20 +119,23 @@ class ClientConfig:
 
     Attributes
     ----------
+    timeout_s
+        Seconds for the small calls: open, evict, drop and stats.
     match_timeout_s
-        Seconds for finding chunks.
+        Seconds for finding chunks; the service may have to embed some for it.
     fetch_timeout_s
-        Seconds for handing K/V over.
+        Seconds for handing over all K/V of a request.
     put_timeout_s
-        Seconds for storing new K/V, after the answer has gone out.
+        Seconds for storing each 64 MiB of new K/V, after the answer has gone out.
     """
 
-    match_timeout_s: float = 2.0
-    fetch_timeout_s: float = 10.0
-    put_timeout_s: float = 30.0
+    timeout_s: float = 5.0
+    match_timeout_s: float = 10.0
+    fetch_timeout_s: float = 30.0
+    put_timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
-        for name in ("match_timeout_s", "fetch_timeout_s", "put_timeout_s"):
+        for name in ("timeout_s", "match_timeout_s", "fetch_timeout_s", "put_timeout_s"):
             value = getattr(self, name)
             if not 0.0 < value < math.inf:
                 raise ConfigError(f"{name} {value} must be a positive number of seconds")
@@ -175,6 +179,12 @@ class Config:
     client: ClientConfig = field(default_factory=ClientConfig)
     policy: ReusePolicy = field(default_factory=ReusePolicy)
     server: ServerConfig = field(default_factory=ServerConfig)
+
+    def __post_init__(self) -> None:
+        if self.segment.boundaries == "embedding" and self.embedder.model == "none":
+            raise ConfigError(
+                "segment.boundaries 'embedding' needs an embedder; set embedder.model to auto or to a model"
+            )
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
