@@ -1,0 +1,116 @@
+"""The drop-in: the one place that joins segmenter, cache and runtime in one process."""
+
+from __future__ import annotations
+
+import threading
+import types
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from kvboost.errors import InputError
+from kvboost.index import LocalCache
+from kvboost.policy import ReusePolicy
+from kvboost.protocols import ChunkCache, PromptSegmenter
+from kvboost.runtime.engine import Engine
+from kvboost.runtime.fingerprint import namespace_of
+from kvboost.runtime.gate import pass_gate
+from kvboost.runtime.prepare import Preparer
+from kvboost.runtime.support import examine
+from kvboost.segment import Segmenter
+
+_ENGINE = "kvboost_engine"
+
+
+def boost(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    cache: ChunkCache | str | None = None,
+    policy: ReusePolicy | None = None,
+    *,
+    segmenter: PromptSegmenter | None = None,
+    tenant: str = "",
+) -> PreTrainedModel:
+    """Give ``model.generate()`` a chunk cache; arguments and results stay what they were.
+
+    After each call ``model.last_reuse`` (a :class:`~kvboost.runtime.report.ReuseReport`) tells what was reused.
+
+    Parameters
+    ----------
+    model
+        A decoder-only model of transformers, loaded. It is changed in place and returned.
+    tokenizer
+        Its fast tokenizer.
+    cache
+        None for a cache in this process, ``"unix:/path"`` or ``"host:port"`` of a cache server, or any
+        :class:`~kvboost.protocols.ChunkCache`.
+    policy
+        What may be reused; default :class:`~kvboost.policy.ReusePolicy`.
+    segmenter
+        Instead of the default :class:`~kvboost.segment.Segmenter`.
+    tenant
+        K/V are never shared between tenants.
+
+    Raises
+    ------
+    ModelSupportError
+        If the model's K/V cannot be cached at all.
+    TokenizerError
+        If the tokenizer gives no character offsets.
+    LayoutMismatchError
+        If the cache knows this namespace with another layout.
+    CacheUnavailableError
+        If the cache server does not answer.
+    """
+    if hasattr(model, _ENGINE):
+        raise InputError("the model is boosted already; call kvboost.unboost(model) first")
+    chosen = segmenter or Segmenter(tokenizer)
+    support = examine(model)
+    namespace = namespace_of(model, tokenizer, support, tenant)
+    support = pass_gate(model, support, namespace)
+    store = _open_cache(cache)
+    store.open(namespace)
+    preparer = Preparer(model, tokenizer, chosen, store, namespace, support, policy or ReusePolicy(), threading.Lock())
+    engine = Engine(preparer, model.generate)
+
+    def generate(self: PreTrainedModel, inputs: Any = None, *args: Any, **kwargs: Any) -> Any:
+        result, self.last_reuse = engine.generate(inputs, *args, **kwargs)
+        return result
+
+    setattr(model, _ENGINE, engine)
+    model.last_reuse = None
+    model.generate = types.MethodType(generate, model)
+    return model
+
+
+def unboost(model: PreTrainedModel) -> PreTrainedModel:
+    """Undo :func:`boost`: store what is pending and restore ``generate()``. Returns the model."""
+    engine = engine_of(model)
+    engine.close()
+    for name in (_ENGINE, "generate", "last_reuse"):
+        delattr(model, name)
+    return model
+
+
+def engine_of(model: PreTrainedModel) -> Engine:
+    """Return the engine of a boosted model: its counters, support and namespace.
+
+    Raises
+    ------
+    InputError
+        If the model is not boosted.
+    """
+    engine = getattr(model, _ENGINE, None)
+    if not isinstance(engine, Engine):
+        raise InputError("the model is not boosted; call kvboost.boost(model, tokenizer) first")
+    return engine
+
+
+def _open_cache(cache: ChunkCache | str | None) -> ChunkCache:
+    if cache is None:
+        return LocalCache()
+    if isinstance(cache, str):
+        from kvboost.client import CacheClient  # keeps gRPC out of processes that do not use it
+
+        return CacheClient(cache)
+    return cache

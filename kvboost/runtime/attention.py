@@ -1,0 +1,116 @@
+"""Which keys a few query tokens attend to, read off the unchanged model while it runs.
+
+The model is switched to a registered attention function for one pass. That function takes the recorder from
+the context of its own thread: a pass of another thread meanwhile finds none and gets the attention it asked for.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+_RECORDER: ContextVar[AttentionRecorder | None] = ContextVar("kvboost_recorder", default=None)
+_PREFIX = "kvboost_recording_"
+
+
+@dataclass
+class AttentionRecorder:
+    """Sums the attention that each key receives; written to by the attention function during one pass.
+
+    Attributes
+    ----------
+    total
+        ``[length]`` fp32, the sum over layers of the mean over heads and query tokens.
+    layers
+        How many layers were recorded.
+    """
+
+    total: Tensor
+    layers: int = 0
+
+    def add(self, weights: Tensor) -> None:
+        """Add one layer's attention weights, ``[kv_heads, group * Q, length]``."""
+        self.total += weights.mean(dim=(0, 1))
+        self.layers += 1
+
+
+@contextmanager
+def recording(model: PreTrainedModel, recorder: AttentionRecorder) -> Iterator[None]:
+    """Have ``model``'s attention recorded in this thread; callers take turns, since the model is switched."""
+    token = _RECORDER.set(recorder)
+    before = model.config._attn_implementation
+    model.config._attn_implementation = _PREFIX + before
+    try:
+        yield
+    finally:
+        model.config._attn_implementation = before
+        _RECORDER.reset(token)
+
+
+def recorded_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    recorder: AttentionRecorder,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+) -> tuple[Tensor, None]:
+    """Attention over grouped heads that keeps its weights; batch size 1, mask boolean or additive.
+
+    Returns
+    -------
+    tuple
+        Output ``[1, Q, heads, value_dim]``, as transformers' attention functions return it.
+    """
+    _, heads, count, dim = query.shape
+    kv_heads = key.shape[1]
+    grouped = query[0].reshape(kv_heads, -1, dim) * (dim**-0.5 if scaling is None else scaling)
+    scores = torch.matmul(grouped, key[0].transpose(1, 2)).float()
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    scores = scores.view(heads, count, -1)
+    if mask is not None:
+        bias = mask[0, 0]
+        scores = scores.masked_fill(~bias, float("-inf")) if bias.dtype == torch.bool else scores + bias.float()
+    if s_aux is not None:
+        sink = s_aux.float().view(heads, 1, 1).expand(heads, count, 1)
+        weights = torch.cat([scores, sink], dim=-1).softmax(dim=-1)[..., :-1]
+    else:
+        weights = scores.softmax(dim=-1)
+    weights = weights.view(kv_heads, -1, weights.shape[-1])
+    recorder.add(weights)
+    output = torch.matmul(weights.to(value.dtype), value[0])
+    return output.view(heads, count, -1).transpose(0, 1)[None], None
+
+
+def _make_function(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    def attention(
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: object
+    ) -> tuple[Tensor, Tensor | None]:
+        recorder = _RECORDER.get()
+        if recorder is not None:
+            known = {name: kwargs.get(name) for name in ("scaling", "softcap", "s_aux")}
+            return recorded_attention(module, query, key, value, mask, recorder, **known)  # type: ignore[arg-type]
+        eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
+        function = ALL_ATTENTION_FUNCTIONS.get_interface(base, eager)
+        result: tuple[Tensor, Tensor | None] = function(module, query, key, value, mask, **kwargs)
+        return result
+
+    return attention
+
+
+for _base in ("sdpa", "eager"):
+    AttentionInterface.register(_PREFIX + _base, _make_function(_base))
+    AttentionMaskInterface.register(_PREFIX + _base, ALL_MASK_ATTENTION_FUNCTIONS[_base])

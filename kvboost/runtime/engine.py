@@ -1,0 +1,215 @@
+"""The drop-in: a model's ``generate()`` with reuse.
+
+``generate()`` of transformers stays in charge. It is handed a cache that already holds the reused K/V, and its
+own prefill computes the rest: where tokens before the tail are to be computed too, hooks on the model widen
+that one forward pass to them. Rows of a batch are prepared one by one and joined, left-padded.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from kvboost.policy import ReusePolicy
+from kvboost.runtime.fingerprint import adapter_key
+from kvboost.runtime.harvest import new_chunks
+from kvboost.runtime.plan import Plan
+from kvboost.runtime.prepare import Prepared, Preparer
+from kvboost.runtime.report import ReuseCounters, ReuseReport, merge
+from kvboost.runtime.request import Declined, Request, Row, read_request
+from kvboost.runtime.slab import HEAD_ROOM_TOKENS, SlabCache
+from kvboost.runtime.splice import Splice
+from kvboost.runtime.writer import Writer
+from kvboost.types import PutRequest, Tier
+
+FLUSH_TIMEOUT_S = 30.0
+
+
+class _FirstPass(threading.local):
+    """What the next forward pass of this thread is: armed just before ``generate()`` is called."""
+
+    armed = False
+    splice: Splice | None = None
+    finished_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """The arguments of one call to ``generate()``, and when it began."""
+
+    inputs: Tensor | None
+    arguments: dict[str, Any]
+    policy: ReusePolicy | None
+    start_s: float
+
+
+class Engine:
+    """Serves ``generate()`` of one model with reuse. Made by :func:`kvboost.boost`."""
+
+    def __init__(self, preparer: Preparer, plain_generate: Callable[..., Any]) -> None:
+        self.preparer = preparer
+        self.counters = ReuseCounters()
+        self.writer = Writer(preparer.cache, self.counters)
+        self._plain_generate = plain_generate
+        self._first = _FirstPass()
+        self._adapter = adapter_key(preparer.model)
+        model = preparer.model
+        self._hooks = (
+            model.register_forward_pre_hook(self._before_forward, with_kwargs=True),
+            model.register_forward_hook(self._after_forward),
+        )
+
+    @torch.no_grad()
+    def generate(
+        self, inputs: Tensor | None = None, *args: Any, policy: ReusePolicy | None = None, **kwargs: Any
+    ) -> tuple[Any, ReuseReport]:
+        """Run ``generate()`` with reuse; return its result and the report.
+
+        Raises
+        ------
+        PromptError
+            If the prompt is empty or longer than the model's context.
+        """
+        call = _Call(inputs, _named_arguments(args, kwargs), policy, time.perf_counter())
+        request = read_request(self.model, inputs, call.arguments)
+        if isinstance(request, Request) and adapter_key(self.model) != self._adapter:
+            request = Declined("the active adapters changed since boost(); boost the model again", 0)
+        if isinstance(request, Declined):
+            result, report = self._decline(request, call)
+        else:
+            self.writer.flush(FLUSH_TIMEOUT_S)
+            one = len(request.rows) == 1 and request.expand == 1
+            result, report = (self._serve_one if one else self._serve_batch)(request, call)
+            if request.returns_dict:
+                self.writer.flush(FLUSH_TIMEOUT_S)  # the caller now owns the cache and may change it
+        self.counters.count(report)
+        return result, report
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The model that is served."""
+        return self.preparer.model
+
+    def close(self) -> None:
+        """Put what is pending and take the hooks off the model."""
+        self.writer.close()
+        for hook in self._hooks:
+            hook.remove()
+
+    def _serve_one(self, request: Request, call: _Call) -> tuple[Any, ReuseReport]:
+        row = request.rows[0]
+        if row.padding:
+            return self._serve_batch(request, call)
+        prepared = self.preparer.prepare(row.token_ids, request.new_tokens, call.policy)
+        cache = prepared.splice.cache
+        result, ttft_s = self._run(call, cache, prepared.splice)
+        self._store(row, prepared.plan, _sequences(result)[0, row.padding :].tolist(), cache, 0, 0)
+        return result, prepared.report(ttft_s)
+
+    def _serve_batch(self, request: Request, call: _Call) -> tuple[Any, ReuseReport]:
+        prepared = [self.preparer.prepare(row.token_ids, 0, call.policy) for row in request.rows]
+        cache = self._joined(request, prepared)
+        result, ttft_s = self._run(call, cache, None)
+        sequences = _sequences(result)
+        per_row = sequences.shape[0] // len(request.rows)
+        for i, (row, ready) in enumerate(zip(request.rows, prepared, strict=True)):
+            # Beams share the prompt but permute what follows it, so only the prompt is stored.
+            ids = sequences[i * per_row, row.padding :].tolist() if request.beams == 1 else list(row.token_ids)
+            self._store(row, ready.plan, ids, cache, i * request.expand, row.padding)
+        reports = [ready.report(ttft_s) for ready in prepared]
+        return result, reports[0] if len(reports) == 1 else merge(reports, ttft_s)
+
+    def _joined(self, request: Request, prepared: Sequence[Prepared]) -> SlabCache:
+        """Return one left-padded cache for all rows, holding everything but each row's last token."""
+        width = max(row.padding + len(row.token_ids) for row in request.rows)
+        batch = len(request.rows) * request.expand
+        layout = self.preparer.support.layout
+        cache = SlabCache(layout, width + request.new_tokens + HEAD_ROOM_TOKENS, self.model.device, batch)
+        if not any(ready.plan.reuse for ready in prepared):
+            return cache  # nothing to join: transformers prefills the whole batch at once
+        for i, (row, ready) in enumerate(zip(request.rows, prepared, strict=True)):
+            end = len(row.token_ids) - 1
+            ready.splice.run(self.model, end)
+            rows = slice(i * request.expand, (i + 1) * request.expand)
+            own = ready.splice.cache
+            cache.key_slab[:, rows, :, row.padding : row.padding + end] = own.key_slab[:, :, :, :end]
+            cache.value_slab[:, rows, :, row.padding : row.padding + end] = own.value_slab[:, :, :, :end]
+        cache.set_length(width - 1)
+        return cache
+
+    def _run(self, call: _Call, cache: SlabCache | None, splice: Splice | None) -> tuple[Any, float]:
+        """Call the model's own ``generate()``; return its result and the time to first token."""
+        first = self._first
+        first.armed, first.splice, first.finished_s = True, splice, None
+        arguments = call.arguments if cache is None else {**call.arguments, "cache": cache}
+        try:
+            result = self._plain_generate(call.inputs, **arguments)
+        finally:
+            first.armed, first.splice = False, None
+        return result, (first.finished_s or time.perf_counter()) - call.start_s
+
+    def _decline(self, declined: Declined, call: _Call) -> tuple[Any, ReuseReport]:
+        result, ttft_s = self._run(call, None, None)
+        tokens = declined.prompt_tokens
+        tiers = {**dict.fromkeys(Tier, 0), Tier.COMPUTED: tokens}
+        return result, ReuseReport(tokens, tiers, ttft_s=ttft_s, declined=(declined.reason,))
+
+    def _before_forward(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Widen the first forward pass of an armed ``generate()`` to the scattered tokens."""
+        splice = self._first.splice
+        if not self._first.armed or splice is None or len(splice.scattered) == 0:
+            return None
+        end = len(splice.token_ids)
+        input_ids, position_ids, mask = splice.arguments(self.model, end)
+        splice.arm(end)
+        return args, {**kwargs, "input_ids": input_ids, "position_ids": position_ids, "attention_mask": mask}
+
+    def _after_forward(self, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
+        if self._first.armed:
+            self._first.armed = False
+            self._first.finished_s = time.perf_counter()
+            if self._first.splice is not None:
+                self._first.splice.disarm()
+
+    def _store(self, row: Row, plan: Plan, ids: list[int], cache: SlabCache, index: int, padding: int) -> None:
+        """Offer what this row computed to the cache, in the background."""
+        ends = _end_tokens(self.model)
+        prompt = len(row.token_ids)
+        finished = next((i + 1 for i in range(prompt, len(ids)) if ids[i] in ends), len(ids))
+        preparer = self.preparer
+
+        def build() -> PutRequest:
+            count = min(finished, cache.get_seq_length() - padding)
+            at = slice(padding, padding + count)
+            keys = torch.stack([layer.keys[index, :, at] for layer in cache.layers])
+            values = torch.stack([layer.values[index, :, at] for layer in cache.layers])
+            layout = preparer.support.layout
+            chunks = new_chunks(ids[:count], plan, preparer.segmenter, keys, values, layout)
+            return PutRequest(preparer.namespace.key, tuple(ids[:count]), chunks)
+
+        self.writer.submit(build)
+
+
+def _named_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Name the positional arguments of ``generate()`` after ``inputs``."""
+    names = ("generation_config", "logits_processor", "stopping_criteria", "prefix_allowed_tokens_fn", "synced_gpus")
+    return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+def _sequences(result: Any) -> Tensor:
+    sequences: Tensor = result if isinstance(result, torch.Tensor) else result.sequences
+    return sequences
+
+
+def _end_tokens(model: PreTrainedModel) -> frozenset[int]:
+    ends = model.generation_config.eos_token_id
+    return frozenset(ends if isinstance(ends, list) else [] if ends is None else [ends])

@@ -1,0 +1,52 @@
+"""Masks by position for a pass over scattered tokens."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from kvboost.runtime.support import layer_types
+
+Mask = Tensor | dict[str, Tensor]
+
+
+def position_masks(model: PreTrainedModel, positions: Tensor, length: int, filled: Tensor | None = None) -> Mask:
+    """Return the mask that lets each query see exactly the keys at positions not after its own.
+
+    Parameters
+    ----------
+    positions
+        ``[Q]`` positions of the queries.
+    length
+        Number of keys; key ``j`` stands at position ``j``.
+    filled
+        ``[length]`` boolean, keys that exist; all if None.
+
+    Returns
+    -------
+    Mask
+        ``[1, 1, Q, length]``, boolean for sdpa, additive in the model's dtype for eager attention (the other
+        way round is silently wrong); a dict by layer type where layers differ.
+    """
+    config = model.config.get_text_config(decoder=True)
+    distance = positions[:, None] - torch.arange(length, device=positions.device)
+    visible = distance >= 0
+    if filled is not None:
+        visible &= filled
+    window = getattr(config, "sliding_window", None)
+    near = visible if window is None else visible & (distance < window)
+    types = layer_types(model)
+    if types is None:
+        return _finish(model, near if getattr(config, "use_sliding_window", True) else visible)
+    if set(types) == {"full_attention"}:
+        return _finish(model, visible)
+    return {"full_attention": _finish(model, visible), "sliding_attention": _finish(model, near)}
+
+
+def _finish(model: PreTrainedModel, visible: Tensor) -> Tensor:
+    if model.config._attn_implementation == "eager":
+        additive = torch.zeros(visible.shape, dtype=model.dtype, device=visible.device)
+        additive.masked_fill_(~visible, torch.finfo(model.dtype).min)
+        return additive[None, None]
+    return visible[None, None]

@@ -1,0 +1,190 @@
+"""From a prompt to a slab with everything reused in place: segment, match, plan, fetch, re-rotate, repair."""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from kvboost.errors import FallbackWarning, InputError, KVBoostError
+from kvboost.policy import ReusePolicy
+from kvboost.protocols import ChunkCache, PromptSegmenter
+from kvboost.runtime.placing import Placer
+from kvboost.runtime.plan import Plan, build_plan
+from kvboost.runtime.repair import STRATEGIES, RepairContext, Selection
+from kvboost.runtime.report import ReuseReport, count_tiers, tier_spans
+from kvboost.runtime.slab import HEAD_ROOM_TOKENS, SlabCache
+from kvboost.runtime.splice import Splice, gaps_before_tail
+from kvboost.runtime.support import ModelSupport
+from kvboost.types import MatchQuery, Namespace, Tier
+
+
+class Stages:
+    """Seconds spent by stage."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def measure(self, name: str) -> Iterator[None]:
+        """Add the time spent inside to ``name``."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """One prompt, ready for its forward pass.
+
+    Attributes
+    ----------
+    splice
+        What is left to compute, over the slab that holds the rest.
+    recomputed
+        Positions that had a donor and are recomputed all the same.
+    """
+
+    plan: Plan
+    splice: Splice
+    recomputed: tuple[int, ...] = ()
+    recompute_ratio: float = 0.0
+    fallback: str | None = None
+    stages: Stages | None = None
+
+    def report(self, ttft_s: float) -> ReuseReport:
+        """Return the report of this prompt."""
+        spans = tier_spans(self.plan, self.recomputed)
+        return ReuseReport(
+            prompt_tokens=self.plan.num_tokens,
+            tokens_by_tier=count_tiers(spans),
+            recomputed_tokens=len(self.recomputed),
+            recompute_ratio=self.recompute_ratio,
+            ttft_s=ttft_s,
+            stages_s=dict(self.stages.seconds) if self.stages is not None else {},
+            declined=self.plan.declined,
+            fallback=self.fallback,
+            similarity=min((piece.similarity for piece in self.plan.reuse), default=1.0),
+            spans=spans,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Preparer:
+    """Everything that preparing a prompt needs; one per boosted model."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    segmenter: PromptSegmenter
+    cache: ChunkCache
+    namespace: Namespace
+    support: ModelSupport
+    policy: ReusePolicy
+    probe_lock: threading.Lock
+
+    def prepare(self, token_ids: Sequence[int], new_tokens: int, policy: ReusePolicy | None = None) -> Prepared:
+        """Reuse what can be reused for a prompt of ``N`` tokens; a cache fault means full prefill.
+
+        Parameters
+        ----------
+        new_tokens
+            Tokens that will be decoded: head room of the slab.
+        policy
+            Instead of the model's own policy.
+        """
+        stages = Stages()
+        try:
+            return self._prepare(token_ids, new_tokens, policy or self.policy, stages)
+        except InputError:
+            raise
+        except KVBoostError as error:
+            warnings.warn(
+                f"full prefill instead of reuse: {error} ({type(error).__name__})", FallbackWarning, stacklevel=2
+            )
+            return self._blank(token_ids, new_tokens, stages, f"{type(error).__name__}: {error}")
+
+    def _prepare(self, token_ids: Sequence[int], new_tokens: int, policy: ReusePolicy, stages: Stages) -> Prepared:
+        plan = self._plan(token_ids, policy, stages)
+        if not plan.reuse:
+            return self._blank(token_ids, new_tokens, stages, None, plan)
+        cache = SlabCache(self.support.layout, len(token_ids) + new_tokens + HEAD_ROOM_TOKENS, self.model.device)
+        with stages.measure("fetch"):
+            missing = Placer(plan, self.support, cache).place(self.cache.fetch(self.namespace.key, plan.chunk_ids()))
+            if missing:
+                plan = plan.without(missing, "evicted between match and fetch")
+        ids = torch.tensor(token_ids, device=self.model.device)
+        with stages.measure("repair"):
+            selection, ratio = self._select(plan, cache, ids, policy)
+        return self._assemble(plan, cache, ids, selection, ratio, policy, stages)
+
+    def _plan(self, token_ids: Sequence[int], policy: ReusePolicy, stages: Stages) -> Plan:
+        with stages.measure("segment"):
+            segmentation = self.segmenter.segment(token_ids)
+        similar = Tier.SIMILAR in policy.tiers and Tier.SIMILAR in self.support.tiers
+        query = MatchQuery(
+            namespace=self.namespace.key,
+            token_ids=tuple(token_ids),
+            chunks=segmentation.chunks,
+            threshold=policy.threshold if similar else None,
+            max_nominees=policy.max_nominees,
+        )
+        with stages.measure("match"):
+            matches = self.cache.match(query).matches
+        with stages.measure("plan"):
+            return build_plan(
+                token_ids, matches, segmentation.sentences, policy, self.support.tiers, self.tokenizer.decode
+            )
+
+    def _select(self, plan: Plan, cache: SlabCache, ids: Tensor, policy: ReusePolicy) -> tuple[Selection, float]:
+        """Choose the tokens to recompute; return them and the share of the approximate tokens this costs."""
+        approximate = sum(len(run.span) for run in plan.runs if not run.lossless)
+        context = RepairContext(
+            model=self.model,
+            cache=cache,
+            plan=plan,
+            token_ids=ids,
+            budget_tokens=int(policy.recompute_ratio * approximate),
+            question_tokens=policy.question_tokens,
+            lock=self.probe_lock,
+        )
+        if approximate == 0:
+            return Selection(torch.empty(0, dtype=torch.long, device=ids.device)), 0.0
+        selection = STRATEGIES[policy.repair]().select(context)
+        donated = sum(len(run.span) for run in plan.runs)
+        return selection, (len(selection.positions) + selection.pass_tokens) / donated
+
+    def _assemble(
+        self,
+        plan: Plan,
+        cache: SlabCache,
+        ids: Tensor,
+        selection: Selection,
+        ratio: float,
+        policy: ReusePolicy,
+        stages: Stages,
+    ) -> Prepared:
+        gaps = gaps_before_tail(plan, ids.device)
+        scattered = torch.cat([gaps, selection.positions]).sort().values
+        shift_plan = plan if policy.shift and len(selection.positions) > 0 else None
+        cache.set_length(plan.tail_start)
+        splice = Splice(cache, ids, scattered, plan.tail_start, shift_plan, self.support)
+        return Prepared(plan, splice, tuple(selection.positions.tolist()), ratio, None, stages)
+
+    def _blank(
+        self, token_ids: Sequence[int], new_tokens: int, stages: Stages, fallback: str | None, plan: Plan | None = None
+    ) -> Prepared:
+        """Return a prompt with nothing reused."""
+        ids = torch.tensor(token_ids, device=self.model.device)
+        cache = SlabCache(self.support.layout, len(token_ids) + new_tokens + HEAD_ROOM_TOKENS, self.model.device)
+        nothing = torch.empty(0, dtype=torch.long, device=ids.device)
+        splice = Splice(cache, ids, nothing, 0, None, self.support)
+        return Prepared(plan or Plan(len(token_ids), ()), splice, fallback=fallback, stages=stages)

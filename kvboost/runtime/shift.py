@@ -1,0 +1,107 @@
+"""Residual shift: what recomputed tokens tell about their neighbours that are not recomputed.
+
+While a recomputed token's K/V are written at a layer, the mean difference to what stood there is added, shrunk,
+to the tokens of the same run that are kept. Keys are un-rotated first, so that position drops out of the
+difference. It costs no extra pass: it happens when the cache is updated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kvboost.runtime.rope import Rope, rotated
+from kvboost.types import Span
+
+# Half of the mean difference is the best estimate at about 15 tokens; the trial in the design measured best
+# shrinks of .25 at 6, .5 at 15 and .6 at 45 recomputed tokens a document.
+HALF_WEIGHT_TOKENS = 15
+MAX_WEIGHT = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class RunShift:
+    """One run: its ``span``, and which rows of the pass (``rows``) recompute which of its positions."""
+
+    span: Span
+    rows: Tensor
+    positions: Tensor
+
+    @property
+    def weight(self) -> float:
+        """Share of the mean difference that is applied."""
+        count = len(self.rows)
+        return min(count / (count + HALF_WEIGHT_TOKENS), MAX_WEIGHT)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShift:
+    """The shifts of one layer.
+
+    Attributes
+    ----------
+    rope
+        The layer's rope, or None if it does not rotate.
+    cos, sin
+        ``[N, rotary_dim / 2]`` of all prompt positions (empty without rope).
+    """
+
+    runs: Sequence[RunShift]
+    rope: Rope | None
+    cos: Tensor
+    sin: Tensor
+
+    def apply(self, keys: Tensor, values: Tensor, new_keys: Tensor, new_values: Tensor) -> None:
+        """Shift ``keys`` and ``values`` in place, over the whole span of each run.
+
+        Parameters
+        ----------
+        keys, values
+            ``[kv_heads, capacity, dim]``, as they stand before the pass writes to them.
+        new_keys, new_values
+            ``[kv_heads, Q, dim]``, what the pass is about to write.
+        """
+        for run in self.runs:
+            at = slice(run.span.start, run.span.end)
+            key_gap = new_keys[:, run.rows].float() - keys[:, run.positions].float()
+            if self.rope is not None:
+                key_gap = rotated(key_gap, self.cos[run.positions], -self.sin[run.positions], self.rope)
+            mean_key = key_gap.mean(dim=1, keepdim=True) * run.weight
+            if self.rope is not None:
+                mean_key = rotated(mean_key.expand(-1, len(run.span), -1), self.cos[at], self.sin[at], self.rope)
+            _add(keys[:, at], mean_key)
+            value_gap = new_values[:, run.rows].float() - values[:, run.positions].float()
+            _add(values[:, at], value_gap.mean(dim=1, keepdim=True) * run.weight)
+
+
+def plan_shift(runs: Sequence[Span], positions: Tensor) -> list[RunShift]:
+    """Return the shift of each run that ``positions`` (``[Q]``, of the pass) touch."""
+    shifts = []
+    for span in runs:
+        rows = ((positions >= span.start) & (positions < span.end)).nonzero().flatten()
+        if 0 < len(rows) < len(span):
+            shifts.append(RunShift(span, rows, positions[rows]))
+    return shifts
+
+
+def layer_shifts(
+    runs: Sequence[Span], positions: Tensor, ropes: Sequence[Rope | None], num_tokens: int
+) -> list[LayerShift | None] | None:
+    """Return one shift per layer, or None if no run is touched."""
+    shifts = plan_shift(runs, positions)
+    if not shifts:
+        return None
+    everywhere = torch.arange(num_tokens, device=positions.device)
+    empty = torch.empty(0, device=positions.device)
+    angles = {rope: rope.angles(everywhere) for rope in set(ropes) if rope is not None}
+    return [LayerShift(shifts, rope, *(angles[rope] if rope is not None else (empty, empty))) for rope in ropes]
+
+
+def _add(target: Tensor, amount: Tensor) -> None:
+    if target.dtype == torch.float32:
+        target += amount
+    else:
+        target.copy_(target.float() + amount)

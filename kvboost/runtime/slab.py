@@ -1,0 +1,135 @@
+"""The request's K/V: one preallocated slab that transformers uses as its cache.
+
+Reused K/V are placed at their positions, the positions in between are filled by one forward pass whose K/V
+are written where they belong (a splice), and decoding appends into the head room without growing by
+concatenation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
+
+from kvboost.runtime.codec import TORCH_DTYPES
+from kvboost.runtime.shift import LayerShift
+from kvboost.types import KVLayout
+
+HEAD_ROOM_TOKENS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SplicePass:
+    """One forward pass over scattered tokens.
+
+    Attributes
+    ----------
+    positions
+        ``[Q]``, ascending, where the pass writes its K/V.
+    length
+        Cache length that attention sees during the pass: keys ``[0, length)``.
+    shifts
+        Residual shift by layer, or None.
+    """
+
+    positions: Tensor
+    length: int
+    shifts: Sequence[LayerShift | None] | None = None
+
+
+class SlabLayer(DynamicLayer):
+    """One layer's K/V in a buffer with head room; ``keys`` and ``values`` are views of its filled part.
+
+    Parameters
+    ----------
+    key_buffer, value_buffer
+        ``[batch, kv_heads, capacity, dim]``; owned by the layer from now on.
+    """
+
+    def __init__(self, layer_idx: int, key_buffer: Tensor, value_buffer: Tensor) -> None:
+        super().__init__()
+        self.layer_idx = layer_idx
+        self.device = key_buffer.device
+        self.is_initialized = True
+        self.splice: SplicePass | None = None
+        self._set_buffers(key_buffer, value_buffer, 0)
+
+    def _set_buffers(self, key_buffer: Tensor, value_buffer: Tensor, length: int) -> None:
+        self.key_buffer, self.value_buffer = key_buffer, value_buffer
+        self.set_length(length)
+
+    def set_length(self, length: int) -> None:
+        """Make ``[0, length)`` of the buffers the layer's content."""
+        self.keys = self.key_buffer[:, :, :length]
+        self.values = self.value_buffer[:, :, :length]
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        """Write new K/V at the splice's positions, or append them; return all K/V that attention sees."""
+        if self.splice is not None:
+            return self._splice(self.splice, key_states, value_states)
+        start, count = self.keys.shape[-2], key_states.shape[-2]
+        # Beam search and cropping replace `keys` by tensors of their own: take those as the new content.
+        if self.keys.data_ptr() != self.key_buffer.data_ptr() or start + count > self.key_buffer.shape[-2]:
+            self._rebuild(start, count)
+        self.key_buffer[:, :, start : start + count] = key_states
+        self.value_buffer[:, :, start : start + count] = value_states
+        self.set_length(start + count)
+        return self.keys, self.values
+
+    def _splice(self, splice: SplicePass, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
+        shift = splice.shifts[self.layer_idx] if splice.shifts is not None else None
+        if shift is not None:
+            shift.apply(self.key_buffer[0], self.value_buffer[0], key_states[0], value_states[0])
+        self.key_buffer[:, :, splice.positions] = key_states
+        self.value_buffer[:, :, splice.positions] = value_states
+        self.set_length(splice.length)
+        return self.keys, self.values
+
+    def _rebuild(self, start: int, count: int) -> None:
+        capacity = max(self.key_buffer.shape[-2], (start + count) * 5 // 4 + HEAD_ROOM_TOKENS)
+        buffers = []
+        for old in (self.keys, self.values):
+            new = old.new_empty((old.shape[0], old.shape[1], capacity, old.shape[3]))
+            new[:, :, :start] = old
+            buffers.append(new)
+        self._set_buffers(buffers[0], buffers[1], start)
+
+
+class SlabCache(DynamicCache):
+    """A transformers cache over one slab for all layers.
+
+    Sliding-window layers keep all their tokens; the model's mask hides those outside the window.
+
+    Parameters
+    ----------
+    capacity_tokens
+        Positions to allocate; the slab grows if more are needed.
+    """
+
+    def __init__(
+        self, layout: KVLayout, capacity_tokens: int, device: torch.device | str = "cpu", batch_size: int = 1
+    ) -> None:
+        super().__init__()
+        shape = (layout.num_layers, batch_size, layout.num_kv_heads, capacity_tokens)
+        dtype = TORCH_DTYPES[layout.dtype]
+        # Positions that are not filled are masked, and 0 * NaN is NaN: values must start finite.
+        self.key_slab = torch.zeros((*shape, layout.key_dim), dtype=dtype, device=device)
+        self.value_slab = torch.zeros((*shape, layout.value_dim), dtype=dtype, device=device)
+        self.layers = [SlabLayer(i, k, v) for i, (k, v) in enumerate(zip(self.key_slab, self.value_slab, strict=True))]
+        self.layer_class_to_replicate = None
+
+    def set_length(self, length: int) -> None:
+        """Make ``[0, length)`` the content of every layer."""
+        for layer in self.layers:
+            layer.set_length(length)
+
+    def set_splice(self, splice: SplicePass | None) -> None:
+        """Make the next forward pass write as ``splice`` says, or append again (None)."""
+        for layer in self.layers:
+            layer.splice = splice

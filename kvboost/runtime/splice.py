@@ -1,0 +1,87 @@
+"""The one forward pass that fills what is not reused.
+
+The unchanged model runs over the tokens to compute, at their true positions, under a mask by position, and the
+slab writes their K/V between the reused ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from kvboost.runtime.masks import Mask, position_masks
+from kvboost.runtime.plan import Plan
+from kvboost.runtime.shift import layer_shifts
+from kvboost.runtime.slab import SlabCache, SplicePass
+from kvboost.runtime.support import ModelSupport, last_logits_only
+
+
+@dataclass(frozen=True, slots=True)
+class Splice:
+    """Tokens to compute over a slab that holds the reused K/V.
+
+    Attributes
+    ----------
+    scattered
+        ``[S]`` positions before the tail, ascending: gaps between reused spans, and tokens under repair.
+    tail_start
+        The tail ``[tail_start, N)`` is everything after the last reused token; transformers' own prefill runs
+        it, and only has to be told of the scattered tokens.
+    """
+
+    cache: SlabCache
+    token_ids: Tensor
+    scattered: Tensor
+    tail_start: int
+    shift_plan: Plan | None
+    support: ModelSupport
+
+    def arguments(self, model: PreTrainedModel, end: int) -> tuple[Tensor, Tensor, Mask]:
+        """Return ``input_ids`` and ``position_ids`` (``[1, Q]``) and mask of the pass over everything up to ``end``."""
+        positions = self.positions(end)
+        return self.token_ids[positions][None], positions[None], position_masks(model, positions, end)
+
+    def positions(self, end: int) -> Tensor:
+        """Return the positions of the pass, ascending, ``[Q]``."""
+        tail = torch.arange(self.tail_start, end, device=self.token_ids.device)
+        return torch.cat([self.scattered, tail])
+
+    def arm(self, end: int) -> None:
+        """Make the cache write the next forward pass at the splice's positions."""
+        positions = self.positions(end)
+        shifts = None
+        if self.shift_plan is not None:
+            runs = [run.span for run in self.shift_plan.runs if not run.lossless]
+            shifts = layer_shifts(runs, positions, self.support.ropes, end)
+        self.cache.set_splice(SplicePass(positions, end, shifts))
+
+    def disarm(self) -> None:
+        """Make the cache append again."""
+        self.cache.set_splice(None)
+
+    def run(self, model: PreTrainedModel, end: int) -> None:
+        """Compute everything before position ``end`` in one pass of our own; afterwards the cache holds it."""
+        if len(self.positions(end)) > 0:
+            input_ids, position_ids, mask = self.arguments(model, end)
+            self.arm(end)
+            try:
+                model(
+                    input_ids=input_ids,
+                    position_ids=position_ids,
+                    attention_mask=mask,
+                    cache=self.cache,
+                    use_cache=True,
+                    **last_logits_only(model),
+                )
+            finally:
+                self.disarm()
+        self.cache.set_length(end)
+
+
+def gaps_before_tail(plan: Plan, device: torch.device | str) -> Tensor:
+    """Return the positions between reused spans, ascending."""
+    parts = [torch.arange(s.start, s.end, device=device) for s in plan.compute if s.end <= plan.tail_start]
+    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.long, device=device)

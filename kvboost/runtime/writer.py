@@ -1,0 +1,56 @@
+"""Storing off the critical path: one background thread that offers new chunks to the cache."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
+
+from kvboost.errors import FallbackWarning, KVBoostError
+from kvboost.protocols import ChunkCache
+from kvboost.runtime.report import ReuseCounters
+from kvboost.types import PutRequest
+
+
+class Writer:
+    """Runs put jobs in order.
+
+    A cache fault costs the stored chunks, never the request: it is warned about at the next :meth:`flush` and
+    counted as ``put_failures``.
+    """
+
+    def __init__(self, cache: ChunkCache, counters: ReuseCounters) -> None:
+        self._cache = cache
+        self._counters = counters
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kvboost-put")
+        self._pending: list[Future[None]] = []
+
+    def submit(self, build: Callable[[], PutRequest]) -> None:
+        """Build a request and put it, both in the background."""
+        self._pending = [job for job in self._pending if not job.done() or job.exception() is not None]
+        self._pending.append(self._executor.submit(self._put, build))
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until everything submitted was put, ``timeout_s`` at most."""
+        pending, self._pending = self._pending, []
+        for job in pending:
+            try:
+                job.result(timeout_s)
+            except FutureTimeoutError:
+                self._pending.append(job)
+            except KVBoostError as error:
+                self._counters.add("put_failures")
+                warnings.warn(f"new chunks were not stored: {error}", FallbackWarning, stacklevel=2)
+
+    def close(self) -> None:
+        """Put what is pending and stop the thread."""
+        self.flush()
+        self._executor.shutdown()
+
+    def _put(self, build: Callable[[], PutRequest]) -> None:
+        request = build()
+        if not request.chunks:
+            return
+        receipt = self._cache.put(request)
+        self._counters.add("stored_chunks", receipt.stored)
