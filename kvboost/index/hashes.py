@@ -6,6 +6,7 @@ have tables of their own and need no part in the hash.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 
@@ -28,8 +29,8 @@ def token_bytes(token_ids: Sequence[int]) -> bytes:
         If an id is negative or does not fit into 31 bits.
     """
     try:
-        ids = np.asarray(token_ids, dtype=np.int64)
-    except (OverflowError, TypeError, ValueError) as error:
+        ids = np.frombuffer(array("q", token_ids), dtype=np.int64)
+    except (OverflowError, TypeError) as error:
         raise InputError("token_ids must be whole numbers in [0, 2**31)") from error
     if ids.size and (ids.min() < 0 or ids.max() >= 2**31):
         raise InputError("token_ids must lie in [0, 2**31); mask placeholders such as -100 are no tokens")

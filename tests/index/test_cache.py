@@ -1,0 +1,233 @@
+"""What the cache in this process does beyond the contract: background embedding, settings, privacy."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+
+from kvboost.errors import InputError
+from kvboost.index import LocalCache
+from kvboost.protocols import Vectors
+from kvboost.types import NewChunk, PutReceipt, PutRequest, Span
+from tests.contracts.chunks import LAYOUT, ask, namespace, offer, payload_of, shape, text_of, words
+from tests.fakes import NgramEmbedder
+
+NS = namespace(tenant="acme")
+KEY = NS.key
+A, B, C = words("a"), words("b"), words("c")
+EDITED = (*B[:7], 5, *B[8:])
+
+
+class Gate(NgramEmbedder):
+    """An embedder that waits for permission, and fails on demand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered = threading.Event()
+        self.go = threading.Event()
+        self.fault: Exception | None = None
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        self.entered.set()
+        assert self.go.wait(20)
+        if self.fault is not None:
+            raise self.fault
+        return super().embed(texts)
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture
+def cache(gate: Gate) -> Iterator[LocalCache]:
+    cache = LocalCache(1 << 20, gate, embed_batch=4, max_waiting_embeddings=6)
+    cache.open(NS)
+    yield cache
+    gate.go.set()
+    cache.close()
+
+
+def vectors(cache: LocalCache) -> int:
+    return cache.stats().namespaces[0].vectors
+
+
+def test_a_put_does_not_wait_for_the_embedder(cache: LocalCache, gate: Gate) -> None:
+    assert cache.put(offer(KEY, [A, B])) == PutReceipt(stored=2)
+    assert shape(cache.match(ask(KEY, [A, B])).matches) == [("prefix", 0, 16), ("prefix", 16, 32)]
+    assert not cache.flush(timeout_s=0.01)
+    gate.go.set()
+    assert cache.flush(20)
+    assert vectors(cache) == 2
+    assert cache.embedding.embedded == 2
+
+
+def test_a_chunk_evicted_while_it_is_being_embedded_leaves_no_vector(cache: LocalCache, gate: Gate) -> None:
+    cache.put(offer(KEY, [A, B]))
+    assert gate.entered.wait(20)
+    (first, _) = cache.match(ask(KEY, [A, B])).matches
+    cache.evict(KEY, [first.donor.chunk_id])
+    gate.go.set()
+    cache.flush()
+    assert vectors(cache) == 1
+
+
+def test_a_namespace_dropped_while_it_is_being_embedded_comes_back_empty(cache: LocalCache, gate: Gate) -> None:
+    cache.put(offer(KEY, [A, B]))
+    assert gate.entered.wait(20)
+    cache.drop(KEY)
+    cache.open(NS)
+    gate.go.set()
+    cache.flush()
+    assert vectors(cache) == 0
+    assert cache.stats().stored_bytes == 0
+
+
+def test_one_content_is_embedded_once_and_its_vector_goes_with_its_last_chunk(cache: LocalCache, gate: Gate) -> None:
+    gate.go.set()
+    cache.put(offer(KEY, [A, B]))
+    cache.put(offer(KEY, [C, B]))
+    cache.flush()
+    assert sorted(gate.texts) == sorted(map(text_of, (A, B, C)))
+    for left in (1, 0):
+        (match, *_) = (m for m in cache.match(ask(KEY, [words("z"), B])).matches)
+        cache.evict(KEY, [match.donor.chunk_id])
+        found = cache.match(ask(KEY, [words("z"), EDITED], threshold=0.7)).matches
+        assert len(found) == left
+
+
+def test_a_failing_embedder_is_counted_and_loses_no_chunk(
+    cache: LocalCache, gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate.fault = RuntimeError(f"cannot read {text_of(A)}")
+    gate.go.set()
+    with caplog.at_level(logging.DEBUG, logger="kvboost"):
+        cache.put(offer(KEY, [A, B]))
+        cache.flush()
+    assert cache.embedding.failed == 2
+    assert "RuntimeError" in caplog.text
+    assert text_of(A)[:20] not in caplog.text
+    assert len(cache.match(ask(KEY, [A, B])).matches) == 2
+    gate.fault = None
+    cache.put(offer(KEY, [A, C]))
+    cache.flush()
+    assert vectors(cache) == 1
+
+
+@pytest.mark.parametrize("rows", [np.zeros((1, 256)), np.full((1, 256), np.nan), np.ones((1, 3)), np.ones((2, 256))])
+def test_unusable_vectors_are_refused_and_lose_no_chunk(rows: np.ndarray, caplog: pytest.LogCaptureFixture) -> None:
+    embedder = NgramEmbedder()
+    embedder.embed = lambda texts: rows.astype(np.float32)  # type: ignore[method-assign]
+    cache = LocalCache(1 << 20, embedder)
+    cache.open(NS)
+    cache.put(offer(KEY, [A]))
+    cache.flush()
+    assert (cache.embedding.failed, vectors(cache)) == (1, 0)
+    assert len(cache.match(ask(KEY, [A], threshold=0.5)).matches) == 1
+    assert "TensorError" in caplog.text
+    cache.close()
+
+
+def test_a_look_up_whose_embedding_fails_still_answers_by_hash(
+    cache: LocalCache, gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate.go.set()
+    cache.put(offer(KEY, [A, B]))
+    cache.flush()
+    gate.fault = RuntimeError("no")
+    result = cache.match(ask(KEY, [A, EDITED], threshold=0.5))
+    assert shape(result.matches) == [("prefix", 0, 16), ("prefix", 16, 23)]
+    assert result.embedded_chunks == 0
+    assert cache.failed_lookups == 1
+    assert "RuntimeError" in caplog.text
+
+
+def test_the_queue_of_the_embedder_is_bounded(cache: LocalCache, gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
+    cache.put(offer(KEY, [words("first")]))
+    assert gate.entered.wait(20)
+    receipt = cache.put(offer(KEY, [words(f"n{i}") for i in range(10)]))
+    assert receipt.stored == 10
+    assert cache.embedding.skipped == 4
+    assert "queue is full" in caplog.text
+    gate.go.set()
+    cache.flush()
+    assert cache.embedding.embedded == vectors(cache) == 7
+
+
+def test_the_tenant_is_not_part_of_the_embedded_text(cache: LocalCache, gate: Gate) -> None:
+    gate.go.set()
+    cache.put(offer(KEY, [A]))
+    cache.flush()
+    cache.match(ask(KEY, [B], threshold=0.5))
+    assert gate.texts == [text_of(A), text_of(B)]
+
+
+def test_no_prompt_text_is_kept_or_logged(cache: LocalCache, gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
+    gate.go.set()
+    marker = "the account number is"
+    with caplog.at_level(logging.DEBUG):
+        for text, tokens in ((f"{marker} 4711", A), (f"{marker} 4712", B)):
+            cache.put(PutRequest(KEY, tokens, (NewChunk(Span(0, 16), text, True, payload_of(tokens, 0)),)))
+        cache.flush()
+    gate.texts.clear()
+    assert marker not in caplog.text
+    assert not [t for t in _strings_reachable_from(cache) if marker in t]
+
+
+def _strings_reachable_from(root: object) -> list[str]:
+    seen: set[int] = set()
+    todo, found = [root], []
+    while todo:
+        item = todo.pop()
+        if id(item) in seen or isinstance(item, type) or type(item).__name__ in ("module", "function", "frame"):
+            continue
+        seen.add(id(item))
+        if isinstance(item, str):
+            found.append(item)
+        todo.extend(gc.get_referents(item))
+    return found
+
+
+def test_a_cache_without_embedder_matches_by_hash(cache: LocalCache) -> None:
+    plain = LocalCache(1 << 20)
+    assert plain.open(NS).embedder == ""
+    plain.put(offer(KEY, [A, B]))
+    result = plain.match(ask(KEY, [A, EDITED], threshold=0.0))
+    assert shape(result.matches) == [("prefix", 0, 16), ("prefix", 16, 23)]
+    assert result.embedded_chunks == 0
+
+
+def test_a_forgotten_cache_is_collected(gate: Gate) -> None:
+    gate.go.set()
+    cache = LocalCache(1 << 20, gate)
+    cache.open(NS)
+    cache.put(offer(KEY, [A]))
+    cache.flush()
+    ended = weakref.ref(cache)
+    for thread in threading.enumerate():
+        if thread.name == "kvboost-embedding":
+            thread.join(20)
+    del cache
+    gc.collect()
+    assert ended() is None
+
+
+def test_large_and_small_chunks_share_the_budget() -> None:
+    cache = LocalCache(100 * LAYOUT.token_bytes)
+    cache.open(NS)
+    for i, size in enumerate((1, 64, 16, 3, 100, 50, 50, 64)):
+        assert cache.put(offer(KEY, [words(f"n{i}", size)])).stored == 1
+        assert cache.stats().stored_bytes <= 100 * LAYOUT.token_bytes
+
+
+@pytest.mark.parametrize("name", ["max_bytes", "max_variants", "embed_batch", "max_waiting_embeddings"])
+def test_settings_below_one_are_refused_by_name(name: str) -> None:
+    with pytest.raises(InputError, match=name):
+        LocalCache(**{name: 0})
