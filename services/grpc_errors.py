@@ -23,7 +23,7 @@ from kvboost.errors import InputError, KVBoostError
 log = logging.getLogger(__name__)
 
 
-class ErrorInterceptor(grpc.ServerInterceptor):  # type: ignore[misc]
+class ErrorInterceptor(grpc.ServerInterceptor):
     """Wraps every handler; requests are parsed inside it, so that garbage is INVALID_ARGUMENT too."""
 
     def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:

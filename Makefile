@@ -1,0 +1,47 @@
+# Every target sets up .venv first if it is missing or older than what it is made from.
+#   make demo DEMO_ARGS="--json FILE"   run the demo
+#   make test TEST_ARGS="-k NAME"       run the tests
+#   make lint                           style, types, import rules, generated code
+#   make proto                          write kvboost/v1 from proto/
+#   make evals EVALS_ARGS="..."         run the evals in their quick form
+# PYTHON chooses the interpreter of a new .venv; PIP_ARGS goes to pip.
+
+PYTHON ?= python3
+PIP_ARGS ?=
+VENV := .venv
+STAMP := $(VENV)/.installed
+
+export TOKENIZERS_PARALLELISM := false
+
+.PHONY: setup demo test lint proto evals
+.DEFAULT_GOAL := test
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kvboost needs Python 3.11 or newer; set PYTHON")'
+	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV): 1 of 2, torch (a few minutes the first time)"
+	@$(VENV)/bin/python -m pip install -q --disable-pip-version-check $(PIP_ARGS) -c constraints.txt torch
+	@echo "installing into $(VENV): 2 of 2, kvboost and everything else"
+	@$(VENV)/bin/python -m pip install -q --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e ".[dev]"
+	@touch $@
+
+demo: $(STAMP)
+	$(VENV)/bin/kvboost demo $(DEMO_ARGS)
+
+test: $(STAMP)
+	$(VENV)/bin/python -m pytest $(TEST_ARGS)
+
+lint: $(STAMP)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy kvboost services
+	$(VENV)/bin/lint-imports
+	$(VENV)/bin/python scripts/gen_proto.py --check
+
+proto: $(STAMP)
+	$(VENV)/bin/python scripts/gen_proto.py
+
+evals: $(STAMP)
+	$(VENV)/bin/python -m evals --quick $(EVALS_ARGS)
