@@ -243,7 +243,8 @@ class LocalCache:
         if embedder is None or vectors is None or query.threshold is None:
             return None
         try:
-            embedded = embedder.embed([gap.chunk.text for gap in gaps])
+            with self._worker.paused():
+                embedded = embedder.embed([gap.chunk.text for gap in gaps])
             return vectors.search(embedded, query.max_nominees, query.threshold)
         # A failing model costs the nominees, not the matches that were found by hash.
         except Exception as error:  # noqa: BLE001

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -36,7 +37,8 @@ class EmbeddingWorker(Generic[Key]):
     embed
         Called with keys and texts, outside any lock of the worker. May raise.
     batch
-        Texts per call. Small, because a look-up that needs the same model waits for the batch in progress.
+        Texts per call. Small, because a look-up that needs the same model waits for the batch in progress (for
+        no more than that one: see :meth:`paused`).
     max_waiting
         Texts that may wait; more are skipped and counted, so that a slow model cannot fill the memory.
     """
@@ -48,6 +50,7 @@ class EmbeddingWorker(Generic[Key]):
         self._changed = threading.Condition()
         self._queue: deque[tuple[Key, str]] = deque()
         self._in_progress = 0
+        self._pauses = 0
         self._thread: threading.Thread | None = None
         self._closed = False
         self._embedded = self._skipped = self._failed = 0
@@ -67,6 +70,18 @@ class EmbeddingWorker(Generic[Key]):
                 self._thread = threading.Thread(target=self._run, name="kvboost-embedding", daemon=True)
                 self._thread.start()
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Begin no batch meanwhile: somebody is waiting for the answer of the same model."""
+        with self._changed:
+            self._pauses += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._pauses -= 1
+                self._changed.notify_all()
+
     def flush(self, timeout_s: float | None = None) -> bool:
         """Wait until nothing waits or is in progress; return False if ``timeout_s`` ran out first."""
         with self._changed:
@@ -77,6 +92,7 @@ class EmbeddingWorker(Generic[Key]):
         with self._changed:
             self._closed = True
             self._queue.clear()
+            self._changed.notify_all()
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
@@ -107,6 +123,7 @@ class EmbeddingWorker(Generic[Key]):
 
     def _take(self) -> list[tuple[Key, str]]:
         with self._changed:
+            self._changed.wait_for(lambda: not self._pauses or self._closed)
             batch = [self._queue.popleft() for _ in range(min(self._batch, len(self._queue)))]
             self._in_progress = len(batch)
             if not batch:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import logging
 import threading
+import time
 import weakref
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -159,6 +161,41 @@ def test_the_queue_of_the_embedder_is_bounded(cache: LocalCache, gate: Gate, cap
     gate.go.set()
     cache.flush()
     assert cache.embedding.embedded == vectors(cache) == 7
+
+
+def test_a_look_up_goes_before_waiting_chunks(cache: LocalCache, gate: Gate) -> None:
+    gate.go.set()
+    cache.put(offer(KEY, [A]))
+    cache.flush()
+    gate.go.clear()
+    gate.entered.clear()
+    with ThreadPoolExecutor(1) as pool:
+        look_up = pool.submit(cache.match, ask(KEY, [words("z"), EDITED], threshold=0.5))
+        assert gate.entered.wait(20)
+        cache.put(offer(KEY, [C, B]))
+        assert not cache.flush(timeout_s=0.05)
+        gate.go.set()
+        assert look_up.result().embedded_chunks == 2
+    cache.flush()
+    assert gate.texts == [text_of(t) for t in (A, words("z"), EDITED, C, B)]
+
+
+def test_closing_waits_for_the_batch_in_progress_and_forgets_the_rest(cache: LocalCache, gate: Gate) -> None:
+    cache.put(offer(KEY, [words("first")]))
+    assert gate.entered.wait(20)
+    cache.put(offer(KEY, [A, B]))
+    assert cache.embedding.waiting == 3
+    with ThreadPoolExecutor(1) as pool:
+        closing = pool.submit(cache.close)
+        for _ in range(1000):
+            if cache.embedding.waiting == 1:
+                break
+            time.sleep(0.01)
+        assert not closing.done()
+        gate.go.set()
+        closing.result()
+    assert gate.texts == [text_of(words("first"))]
+    assert cache.flush(0)
 
 
 def test_the_tenant_is_not_part_of_the_embedded_text(cache: LocalCache, gate: Gate) -> None:
