@@ -94,7 +94,7 @@ def test_content_that_comes_back_soon_is_kept_longer() -> None:
         put(store, i)
     assert put(store, 10) == [0]
     put(store, 11, name=b"0")
-    for i in range(20, 29):
+    for i in range(20, 60):
         put(store, i)
     assert 11 in store
 
