@@ -15,8 +15,8 @@ from blake3 import blake3
 
 from kvboost.errors import InputError
 
-_PREFIX_CONTEXT = "kvboost 2025-01 token prefix"
-_CONTENT_CONTEXT = "kvboost 2025-01 chunk content"
+_PREFIX_CONTEXT = "kvboost v1 token prefix"
+_CONTENT_CONTEXT = "kvboost v1 chunk content"
 _TOKEN_BYTES = 4
 
 

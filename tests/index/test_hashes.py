@@ -31,8 +31,8 @@ def test_a_prefix_hash_is_no_content_hash(tokens: list[int]) -> None:
 
 
 def test_hashes_do_not_change_between_versions() -> None:
-    assert prefix_hash([1, 2, 3]).hex().startswith("cbaebb7fb00abbe1")
-    assert content_hash([1, 2, 3]).hex().startswith("a0d7b0468441e52e")
+    assert prefix_hash([1, 2, 3]).hex().startswith("bfa824549ecbd021")
+    assert content_hash([1, 2, 3]).hex().startswith("a5f02f578fa10542")
 
 
 @pytest.mark.parametrize("bad", [[-1], [2**31], [2**70], [1.5], ["a"], [None]])
