@@ -22,9 +22,9 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kvboost needs Python 3.11 or newer; set PYTHON")'
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV): 1 of 2, torch (a few minutes the first time)"
-	@$(VENV)/bin/python -m pip install -q --disable-pip-version-check $(PIP_ARGS) -c constraints.txt torch
+	@$(VENV)/bin/python -m pip install -qq --disable-pip-version-check $(PIP_ARGS) -c constraints.txt torch
 	@echo "installing into $(VENV): 2 of 2, kvboost and everything else"
-	@$(VENV)/bin/python -m pip install -q --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e ".[dev]"
+	@$(VENV)/bin/python -m pip install -qq --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e ".[dev]"
 	@touch $@
 
 demo: $(STAMP)

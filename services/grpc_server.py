@@ -9,8 +9,8 @@ import stat
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -24,23 +24,22 @@ from .grpc_errors import ErrorInterceptor
 _OPTIONS = (("grpc.so_reuseport", 0),)  # or a second server on the same port would start, and share its calls
 
 
-@dataclass
+@dataclass(frozen=True)
 class GrpcServer:
     """A started server; ``addresses`` are those that it listens on, with the port that the system chose for 0."""
 
     addresses: tuple[Address, ...]
     _server: grpc.Server
     _health: health.HealthServicer
-    _stopped: threading.Event = field(default_factory=threading.Event)
 
     def stop(self, grace_s: float = 5.0) -> None:
         """Refuse new calls, let those under way end for ``grace_s`` seconds, remove socket files."""
         self._health.enter_graceful_shutdown()
         self._server.stop(grace_s).wait()
         for address in self.addresses:
-            if address.path and os.path.exists(address.path):
-                os.unlink(address.path)
-        self._stopped.set()
+            if address.path:
+                with suppress(FileNotFoundError):  # gRPC removes it too, in some versions
+                    os.unlink(address.path)
 
     def run_until_signal(self, grace_s: float = 5.0) -> None:
         """Block until SIGTERM or SIGINT, then stop. Main thread only."""

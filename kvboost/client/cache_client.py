@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from kvboost.client import assemble, convert, frames
+from kvboost.client import assemble, convert, convert_figures, frames
 from kvboost.client.transport import Part, Transport
 from kvboost.errors import InputError, UnknownNamespaceError
 from kvboost.types import (
@@ -79,12 +79,12 @@ class CacheClient:
 
     def describe(self) -> CacheInfo:
         """Ask what the cache is, without opening a namespace."""
-        return convert.info_from_proto(self._transport.describe(pb.DescribeRequest(), self._timeout_s).info)
+        return convert_figures.info_from_proto(self._transport.describe(pb.DescribeRequest(), self._timeout_s).info)
 
     def open(self, namespace: Namespace) -> CacheInfo:
         """Make ``namespace`` known."""
         request = pb.DescribeRequest(namespace=convert.namespace_to_proto(namespace))
-        info = convert.info_from_proto(self._transport.describe(request, self._timeout_s).info)
+        info = convert_figures.info_from_proto(self._transport.describe(request, self._timeout_s).info)
         with self._lock:
             self._opened[namespace.key] = (namespace, info)
         return info
@@ -139,7 +139,7 @@ class CacheClient:
 
     def stats(self) -> CacheStats:
         """Return figures of the cache and its namespaces."""
-        return convert.stats_from_proto(self._transport.stats(pb.StatsRequest(), self._timeout_s).stats)
+        return convert_figures.stats_from_proto(self._transport.stats(pb.StatsRequest(), self._timeout_s).stats)
 
     def close(self) -> None:
         """Close the connection; later calls raise :class:`~kvboost.errors.CacheUnavailableError`."""
@@ -155,7 +155,7 @@ class CacheClient:
         def send() -> pb.PutResponse:
             return self._transport.put(_parts(header, batch), self._put_timeout_s)
 
-        return convert.receipt_from_proto(self._reopening(request.namespace, send).receipt)
+        return convert_figures.receipt_from_proto(self._reopening(request.namespace, send).receipt)
 
     def _reopening(self, key: str, call: Callable[[], T]) -> T:
         """Run ``call``; once more after announcing the namespace if the server does not know it (any more)."""

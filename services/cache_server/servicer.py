@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import grpc
 
-from kvboost.client import convert, frames
+from kvboost.client import convert, convert_figures, frames
 from kvboost.errors import InputError
 from kvboost.protocols import ChunkCache
 from kvboost.types import CacheInfo
@@ -52,7 +52,7 @@ class CacheServicer:
         info = self._info
         if request.HasField("namespace"):
             info = self._cache.open(convert.namespace_from_proto(request.namespace))
-        return pb.DescribeResponse(info=convert.info_to_proto(info))
+        return pb.DescribeResponse(info=convert_figures.info_to_proto(info))
 
     def match(self, request: pb.MatchRequest, context: grpc.ServicerContext) -> pb.MatchResponse:
         """Find donors."""
@@ -73,7 +73,7 @@ class CacheServicer:
         _check_namespace(header.namespace)
         with self._staging.hold(sum(chunk.nbytes for chunk in header.chunks)):
             receipt = self._cache.put(read_chunks(header, parts))
-        return pb.PutResponse(receipt=convert.receipt_to_proto(receipt))
+        return pb.PutResponse(receipt=convert_figures.receipt_to_proto(receipt))
 
     def evict(self, request: pb.EvictRequest, context: grpc.ServicerContext) -> pb.EvictResponse:
         """Remove chunks."""
@@ -87,7 +87,7 @@ class CacheServicer:
 
     def stats(self, request: pb.StatsRequest, context: grpc.ServicerContext) -> pb.StatsResponse:
         """Tell the figures."""
-        return pb.StatsResponse(stats=convert.stats_to_proto(self._cache.stats()))
+        return pb.StatsResponse(stats=convert_figures.stats_to_proto(self._cache.stats()))
 
 
 def _check_namespace(key: str) -> None:

@@ -39,7 +39,8 @@ def run(args: argparse.Namespace) -> int:
     from ..cache_server.build import build_cache
     from ..grpc_server import start_server
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("kvboost").setLevel(logging.INFO)
     config = load_from_arguments(
         args,
         server__cache_address=args.address,
