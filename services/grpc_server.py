@@ -41,16 +41,17 @@ class GrpcServer:
                 with suppress(FileNotFoundError):  # gRPC removes it too, in some versions
                     os.unlink(address.path)
 
-    def run_until_signal(self, grace_s: float = 5.0) -> None:
-        """Block until SIGTERM or SIGINT, then stop. Main thread only."""
-        asked = threading.Event()
-        before = {s: signal.signal(s, lambda *_: asked.set()) for s in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            asked.wait()
-        finally:
-            self.stop(grace_s)
-            for number, handler in before.items():
-                signal.signal(number, handler)
+
+@contextmanager
+def stop_requested() -> Iterator[threading.Event]:
+    """Give an event that SIGTERM and SIGINT set, for as long as the block runs. Main thread only."""
+    asked = threading.Event()
+    before = {s: signal.signal(s, lambda *_: asked.set()) for s in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def start_server(

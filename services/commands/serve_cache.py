@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
     from ..cache_server import SERVICE_NAME, CacheServicer
     from ..cache_server.build import build_cache
-    from ..grpc_server import start_server
+    from ..grpc_server import start_server, stop_requested
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("kvboost").setLevel(logging.INFO)
@@ -51,17 +51,19 @@ def run(args: argparse.Namespace) -> int:
     ).config
     addresses = _addresses(config.server, tcp=not args.no_tcp)
     cache, info = build_cache(config)
+    servicer = CacheServicer(cache, info)
     try:
-        servicer = CacheServicer(cache, info)
-        server = start_server(
-            servicer.register,
-            [SERVICE_NAME],
-            addresses,
-            workers=config.server.max_workers,
-            max_concurrent_rpcs=8 * config.server.max_workers,
-        )
-        print("listening on " + " and ".join(map(str, server.addresses)), flush=True)
-        server.run_until_signal()
+        with stop_requested() as asked:
+            server = start_server(
+                servicer.register,
+                [SERVICE_NAME],
+                addresses,
+                workers=config.server.max_workers,
+                max_concurrent_rpcs=8 * config.server.max_workers,
+            )
+            print("listening on " + " and ".join(map(str, server.addresses)), flush=True)
+            asked.wait()
+            server.stop()
     finally:
         cache.close()
     return 0
