@@ -28,11 +28,12 @@ _DATE_WORDS = frozenset(
 )
 _UNITS = frozenset(
     """
-    mm cm m km mg g kg lb lbs oz ft mi t ml l s ms us ns min h hr hrs b kb mb gb tb kib mib gib tib hz khz mhz ghz v mv kv
-    w kw mw gw inch inches foot feet yard yards mile miles meter meters metre metres kilometer kilometers kilometre kilometres
-    gram grams kilogram kilograms pound pounds ounce ounces ton tons tonne tonnes liter liters litre litres gallon
-    gallons second seconds minute minutes hour hours day days week weeks month months year years decade decades
-    century centuries dollar dollars euro euros yen yuan rupee rupees cent cents celsius fahrenheit kelvin
+    mm cm m km mg g kg lb lbs oz ft mi t ml l s ms us ns min h hr hrs b kb mb gb tb kib mib gib tib hz khz mhz ghz
+    v mv kv w kw mw gw inch inches foot feet yard yards mile miles meter meters metre metres kilometer kilometers
+    kilometre kilometres gram grams kilogram kilograms pound pounds ounce ounces ton tons tonne tonnes liter liters
+    litre litres gallon gallons second seconds minute minutes hour hours day days week weeks month months year years
+    decade decades century centuries dollar dollars euro euros yen yuan rupee rupees cent cents celsius fahrenheit
+    kelvin
     """.split()  # noqa: SIM905
 )
 _NEGATIONS = frozenset(

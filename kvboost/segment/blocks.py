@@ -1,7 +1,7 @@
 """Paragraph-like blocks of a prompt: what chunks do not cross.
 
-Lines are classed one at a time, each by itself and the fence it stands in, never by what follows: text appended
-to a prompt cannot move an earlier block.
+Lines are classed one at a time, each by how it begins and by the fence it stands in, never by what follows: text
+appended to a prompt cannot move an earlier block.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LINE = re.compile(
     r"|(?P<heading>\#{1,6}(?:[^\S\n]|$))"
     r"|(?P<rule>(?:=+|-{3,}|\*{3,}|_{3,})[^\S\n]*$)"
     rf"|(?P<item>{LIST_MARKER}(?:[^\S\n]|(?<=[、．）①-⑳])))"
-    r"|(?P<row>\||[^|\n]*\S[^\S\n]+\|[^\S\n]+\S)"
+    r"|(?P<row>\||[^|\n]{0,40}\S[^\S\n]{1,9}\|[^\S\n]+\S)"
     r"|(?P<quote>>)"
     r"|(?P<turn>(?:user|assistant|system|human|ai|bot|tool|question|answer|context|document|q|a"
     r"|用户|助手|系统|问|答|问题|回答)[^\S\n]*\d{0,4}[:：]"

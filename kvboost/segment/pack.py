@@ -7,6 +7,7 @@ its last chunk at most.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -62,6 +63,8 @@ class Paragraph:
         return self.end - self.start
 
 
+_WORD = re.compile(r"\s*\S+\s")
+
 Cut = Callable[[int], int]
 
 
@@ -89,16 +92,29 @@ def pack(paragraphs: Iterable[Paragraph], sizes: Sizes, cut: Cut) -> list[int]:
         ends += _pack_units(Paragraph(at, tuple(run), by_line=True), sizes, cut)
         run.clear()
         at = ends[-1] if ends else 0
-        own = _pack_paragraph(paragraph, sizes, cut)
-        if at < paragraph.start and own[0] - at > sizes.max_tokens:
-            ends.append(paragraph.start)
-        ends += own
+        ends += _joined(at, paragraph, _pack_paragraph(paragraph, sizes, cut), sizes)
         at = paragraph.end
     if run:
         ends += _pack_units(Paragraph(at, tuple(run), by_line=True), sizes, cut)
         if not ends or ends[-1] < run[-1]:
             ends.append(run[-1])
     return ends
+
+
+def _joined(at: int, paragraph: Paragraph, own: list[int], sizes: Sizes) -> list[int]:
+    """Return the chunks of a paragraph and of what is left before it, from token ``at``.
+
+    Whether they join is decided on the paragraph's first sentences of at least ``min_tokens``, which can only grow
+    when text is appended: so what once stood alone always does.
+    """
+    if at == paragraph.start:
+        return own
+    first = next(end for end in paragraph.unit_ends if end - paragraph.start >= sizes.min_tokens)
+    if first - at > sizes.max_tokens:
+        return [paragraph.start, *own]
+    if own[0] - at > sizes.max_tokens:
+        return [first, *own]
+    return own
 
 
 def _pack_paragraph(paragraph: Paragraph, sizes: Sizes, cut: Cut) -> list[int]:
@@ -167,7 +183,10 @@ class Cutter:
 
     def _word_fits(self, start: int) -> bool:
         """Whether the word at token ``start`` ends within one chunk, so that it need not be cut (a URL)."""
-        return len(self._window(start, start + self._sizes.max_tokens - 1).split(maxsplit=1)) > 1
+        end = start + self._sizes.max_tokens
+        if end >= len(self._starts) - 1:
+            return True
+        return _WORD.match(self._text, self._starts[start], self._starts[end] + 1) is not None
 
     def _by_count(self, low: int, high: int) -> int:
         end = high

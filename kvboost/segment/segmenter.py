@@ -129,7 +129,9 @@ class Segmenter:
         """Return ``paragraphs``, the longer ones of several sentences with the ends at which the topic changes."""
         text, starts = tokens.text, tokens.starts
         chosen = [p for p in paragraphs if len(p.unit_ends) > 1 and not p.by_line and len(p) > self._sizes.min_tokens]
-        sentences = [[text[starts[a] : starts[b]] for a, b in pairwise([p.start, *p.unit_ends])] for p in chosen]
+        sentences = [
+            [text[starts[a] : starts[b]].strip() for a, b in pairwise([p.start, *p.unit_ends])] for p in chosen
+        ]
         rows = iter(vectors(list(chain.from_iterable(sentences))))
         breaks: dict[int, frozenset[int]] = {}
         for paragraph, own in zip(chosen, sentences, strict=True):

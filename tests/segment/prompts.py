@@ -47,8 +47,8 @@ def metaspace() -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
     tokenizer.decoder = decoders.Metaspace(prepend_scheme="first")
     trainer = trainers.UnigramTrainer(
-        vocab_size=400, special_tokens=SPECIAL, unk_token="<unk>", initial_alphabet=sorted({*string.printable, *UNUSUAL}),
-        show_progress=False,
+        vocab_size=400, special_tokens=SPECIAL, unk_token="<unk>", show_progress=False,
+        initial_alphabet=sorted({*string.printable, *UNUSUAL}),
     )  # fmt: skip
     tokenizer.train_from_iterator([TRAINING] * 4, trainer)
     return PreTrainedTokenizerFast(

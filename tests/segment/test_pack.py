@@ -50,6 +50,13 @@ def test_a_heading_stands_alone_where_both_do_not_fit():
     assert ends(paragraph(0, 3), paragraph(3, 9)) == [3, 12]
 
 
+def test_what_is_joined_or_not_stays_so_when_the_paragraph_grows():
+    assert ends(paragraph(0, 3), paragraph(3, 10)) == [3, 13]
+    assert ends(paragraph(0, 3), paragraph(3, 11)) == [3, 13, 14]
+    assert ends(paragraph(0, 3), paragraph(3, 6, 3)) == [9, 12]
+    assert ends(paragraph(0, 3), paragraph(3, 6, 4)) == [9, 13]
+
+
 def test_short_paragraphs_join_from_the_left():
     assert ends(paragraph(0, 3), paragraph(3, 3), paragraph(6, 2), paragraph(8, 5)) == [6, 13]
 
