@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 import types
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from kvboost.build import build_cache, build_segmenter
+from kvboost.config import Config, load
 from kvboost.errors import InputError
-from kvboost.index import LocalCache
 from kvboost.policy import ReusePolicy
 from kvboost.protocols import ChunkCache, PromptSegmenter
 from kvboost.runtime.engine import Engine
@@ -17,7 +20,6 @@ from kvboost.runtime.fingerprint import namespace_of
 from kvboost.runtime.gate import pass_gate
 from kvboost.runtime.prepare import Preparer
 from kvboost.runtime.support import examine
-from kvboost.segment import Segmenter
 
 _ENGINE = "kvboost_engine"
 
@@ -28,8 +30,9 @@ def boost(
     cache: ChunkCache | str | None = None,
     policy: ReusePolicy | None = None,
     *,
+    config: Config | str | Path | None = None,
     segmenter: PromptSegmenter | None = None,
-    tenant: str = "",
+    tenant: str | None = None,
 ) -> PreTrainedModel:
     """Give ``model.generate()`` a chunk cache; arguments and results stay what they were.
 
@@ -43,11 +46,14 @@ def boost(
         Its fast tokenizer.
     cache
         None for a cache in this process, ``"unix:/path"`` or ``"host:port"`` of a cache server, or any
-        :class:`~kvboost.protocols.ChunkCache`.
+        :class:`~kvboost.protocols.ChunkCache`, which stays the caller's to close.
     policy
         What may be reused; default :class:`~kvboost.policy.ReusePolicy`.
+    config
+        A configuration, or the file it is in; without one ``./kvboost.toml`` and environment variables hold, as
+        everywhere. The other arguments go over it.
     segmenter
-        Instead of the default :class:`~kvboost.segment.Segmenter`.
+        Instead of the configured one.
     tenant
         K/V are never shared between tenants.
 
@@ -57,6 +63,8 @@ def boost(
         If the model's K/V cannot be cached at all.
     TokenizerError
         If the tokenizer gives no character offsets.
+    ConfigError
+        If the configuration does not fit.
     LayoutMismatchError
         If the cache knows this namespace with another layout.
     CacheUnavailableError
@@ -64,14 +72,16 @@ def boost(
     """
     if hasattr(model, _ENGINE):
         raise InputError("the model is boosted already; call kvboost.unboost(model) first")
-    chosen = segmenter or Segmenter(tokenizer)
+    settings = config if isinstance(config, Config) else load(config).config
+    chosen = segmenter or build_segmenter(settings.segment, settings.embedder, tokenizer)
     support = examine(model)
-    namespace = namespace_of(model, tokenizer, support, tenant)
+    namespace = namespace_of(model, tokenizer, support, settings.cache.tenant if tenant is None else tenant)
     support = pass_gate(model, support, namespace)
-    store = _open_cache(cache)
+    store = _store(cache, settings)
     store.open(namespace)
-    preparer = Preparer(model, tokenizer, chosen, store, namespace, support, policy or ReusePolicy(), threading.Lock())
-    engine = Engine(preparer, model.generate)
+    rules = policy or settings.policy
+    preparer = Preparer(model, tokenizer, chosen, store, namespace, support, rules, threading.Lock())
+    engine = Engine(preparer, model.generate, owns_cache=store is not cache)
 
     def generate(self: PreTrainedModel, inputs: Any = None, *args: Any, **kwargs: Any) -> Any:
         result, self.last_reuse = engine.generate(inputs, *args, **kwargs)
@@ -85,8 +95,7 @@ def boost(
 
 def unboost(model: PreTrainedModel) -> PreTrainedModel:
     """Undo :func:`boost`: store what is pending and restore ``generate()``. Returns the model."""
-    engine = engine_of(model)
-    engine.close()
+    engine_of(model).close()
     for name in (_ENGINE, "generate", "last_reuse"):
         delattr(model, name)
     return model
@@ -106,11 +115,8 @@ def engine_of(model: PreTrainedModel) -> Engine:
     return engine
 
 
-def _open_cache(cache: ChunkCache | str | None) -> ChunkCache:
-    if cache is None:
-        return LocalCache()
-    if isinstance(cache, str):
-        from kvboost.client import CacheClient  # keeps gRPC out of processes that do not use it
-
-        return CacheClient(cache)
+def _store(cache: ChunkCache | str | None, settings: Config) -> ChunkCache:
+    if cache is None or isinstance(cache, str):
+        wanted = settings.cache if cache is None else replace(settings.cache, address=cache)
+        return build_cache(wanted, settings.client, settings.embedder)
     return cache

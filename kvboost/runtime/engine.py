@@ -51,13 +51,22 @@ class _Call:
 
 
 class Engine:
-    """Serves ``generate()`` of one model with reuse. Made by :func:`kvboost.boost`."""
+    """Serves ``generate()`` of one model with reuse. Made by :func:`kvboost.boost`.
 
-    def __init__(self, preparer: Preparer, plain_generate: Callable[..., Any]) -> None:
+    Parameters
+    ----------
+    plain_generate
+        The model's own ``generate()``.
+    owns_cache
+        Whether :meth:`close` closes the cache too.
+    """
+
+    def __init__(self, preparer: Preparer, plain_generate: Callable[..., Any], owns_cache: bool = False) -> None:
         self.preparer = preparer
         self.counters = ReuseCounters()
         self.writer = Writer(preparer.cache, self.counters)
-        self._plain_generate = plain_generate
+        self.plain_generate = plain_generate
+        self._owns_cache = owns_cache
         self._first = _FirstPass()
         self._adapter = adapter_key(preparer.model)
         model = preparer.model
@@ -92,14 +101,21 @@ class Engine:
         self.counters.count(report)
         return result, report
 
+    @torch.no_grad()
+    def run_plain(self, inputs: Tensor, **arguments: Any) -> tuple[Any, float]:
+        """Run the model's own ``generate()`` without reuse; return its result and the time to first token."""
+        return self._run(_Call(inputs, arguments, None, time.perf_counter()), None, None)
+
     @property
     def model(self) -> PreTrainedModel:
         """The model that is served."""
         return self.preparer.model
 
     def close(self) -> None:
-        """Put what is pending and take the hooks off the model."""
+        """Put what is pending, take the hooks off the model, and close the cache if it is the engine's own."""
         self.writer.close()
+        if self._owns_cache:
+            self.preparer.cache.close()
         for hook in self._hooks:
             hook.remove()
 
@@ -150,7 +166,7 @@ class Engine:
         first.armed, first.splice, first.finished_s = True, splice, None
         arguments = call.arguments if cache is None else {**call.arguments, "cache": cache}
         try:
-            result = self._plain_generate(call.inputs, **arguments)
+            result = self.plain_generate(call.inputs, **arguments)
         finally:
             first.armed, first.splice = False, None
         return result, (first.finished_s or time.perf_counter()) - call.start_s

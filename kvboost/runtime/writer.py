@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import contextmanager
 
 from kvboost.errors import FallbackWarning, KVBoostError
 from kvboost.protocols import ChunkCache
@@ -42,6 +44,16 @@ class Writer:
             except KVBoostError as error:
                 self._counters.add("put_failures")
                 warnings.warn(f"new chunks were not stored: {error}", FallbackWarning, stacklevel=2)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep what is submitted inside from being put until the block ends; do not flush inside."""
+        release = threading.Event()
+        self._executor.submit(release.wait)
+        try:
+            yield
+        finally:
+            release.set()
 
     def close(self) -> None:
         """Put what is pending and stop the thread."""

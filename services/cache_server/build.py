@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from kvboost import __version__, assets
+from kvboost import __version__
+from kvboost.build import build_embedder
 from kvboost.config import Config
-from kvboost.index import LocalCache, SentenceTransformerEmbedder
-from kvboost.protocols import Embedder
+from kvboost.index import LocalCache
 from kvboost.types import CacheInfo
 
 from ..progress import step
 
 
-def build_cache(config: Config) -> tuple[LocalCache, CacheInfo]:
+def build_served_cache(config: Config) -> tuple[LocalCache, CacheInfo]:
     """Make the cache that ``[cache]`` and ``[embedder]`` describe, with its embedder loaded.
 
     A server that loaded its embedder at the first look-up would miss that look-up's deadline.
     """
-    embedder = _embedder(config.embedder.model)
+    embedder = build_embedder(config.embedder, progress=step)
+    if embedder is not None:
+        with step("loading the embedder"):
+            embedder.embed(["warm-up"])
     cache = LocalCache(config.cache.max_bytes, embedder, config.cache.max_variants)
     name = embedder.name if embedder else ""
     return cache, CacheInfo(__version__, config.cache.max_bytes, name, config.cache.max_variants)
-
-
-def _embedder(model: str) -> Embedder | None:
-    if model == "none":
-        return None
-    embedder = SentenceTransformerEmbedder(assets.embedder_dir(progress=step) if model == "auto" else model)
-    with step("loading the embedder"):
-        embedder.embed(["warm-up"])
-    return embedder

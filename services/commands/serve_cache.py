@@ -36,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
     from ..cache_server import SERVICE_NAME, CacheServicer
-    from ..cache_server.build import build_cache
+    from ..cache_server.build import build_served_cache
     from ..grpc_server import start_server, stop_requested
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         embedder__model=args.embedder,
     ).config
     addresses = _addresses(config.server, tcp=not args.no_tcp)
-    cache, info = build_cache(config)
+    cache, info = build_served_cache(config)
     servicer = CacheServicer(cache, info)
     try:
         with stop_requested() as asked:
