@@ -41,12 +41,13 @@ def new_chunks(
         for piece in plan.reuse
         if piece.tier is Tier.PREFIX and len(piece.target) == len(piece.donor.token_ids)
     }
+    first_approximate = plan.approximate_from
     chunks = []
     for chunk in segmenter.segment(token_ids).chunks:
         span = chunk.span
         if span in whole or any(_overlap(span, other) for other in approximate):
             continue
-        exact = span.end <= plan.approximate_from
+        exact = first_approximate is None or span.end <= first_approximate
         payload = pack(keys[:, :, span.start : span.end], values[:, :, span.start : span.end], layout)
         chunks.append(NewChunk(span, chunk.text, exact, payload))
     return tuple(chunks)

@@ -104,9 +104,9 @@ class Plan:
         return all(piece.tier is Tier.PREFIX for piece in self.reuse)
 
     @property
-    def approximate_from(self) -> int:
-        """First position whose K/V depend on approximate ones; ``num_tokens`` if there is none."""
-        return min((p.target.start for p in self.reuse if p.tier is not Tier.PREFIX), default=self.num_tokens)
+    def approximate_from(self) -> int | None:
+        """First position whose K/V are approximate or depend on such ones; None if there is none."""
+        return min((p.target.start for p in self.reuse if p.tier is not Tier.PREFIX), default=None)
 
     @property
     def tail_start(self) -> int:
