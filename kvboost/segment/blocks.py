@@ -18,7 +18,7 @@ LIST_MARKER = (
 _LINE = re.compile(
     r"[^\S\n]*(?:"
     r"(?P<blank>$)"
-    r"|(?P<fence>`{3,}|~{3,})"
+    r"|(?P<fence>`{3,}(?=[^`\n]*$)|~{3,})"
     r"|(?P<heading>\#{1,6}(?:[^\S\n]|$))"
     r"|(?P<rule>(?:=+|-{3,}|\*{3,}|_{3,})[^\S\n]*$)"
     rf"|(?P<item>{LIST_MARKER}(?:[^\S\n]|(?<=[、．）①-⑳])))"

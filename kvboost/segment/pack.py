@@ -2,7 +2,8 @@
 
 Everything here reads left to right and looks at most one unit ahead, and every paragraph is packed from its own
 start. So an edit in one paragraph leaves the chunks of the others alone, and text appended to a prompt changes
-its last chunk at most.
+its last chunk at most. (One chunk more where the appended text goes on in the middle of a word, or makes
+something else of the last line, such as a table row.)
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ The idea is TextTiling's (Hearst, "TextTiling: Segmenting Text into Multi-paragr
 sentence embeddings in place of word counts. TextTiling compares a dip with the peaks on both sides and sets its
 threshold by the whole text's mean and deviation, so that any edit can move any boundary. Here a dip is judged by
 the similarities before it in the same paragraph, and nothing else: boundaries stay as local as those of Punkt.
+Only where appended text goes on with an unfinished sentence may the boundary before that sentence move too.
 """
 
 from __future__ import annotations

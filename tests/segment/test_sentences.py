@@ -55,6 +55,8 @@ CASES = [
     "一、第一项\n¦二、第二项",
     "| a. B | c |\n¦|---|---|\n¦| 1. 2 | x! Y |\n",
     "```\n¦x = 1. Y\n\n¦foo(). Bar\n¦```\n¦After it.¦ End.",
+    "```inline``` code is no fence.¦ It goes on.",
+    "~~~~\n¦~~~\n¦x. Y\n¦~~~~\n¦After.¦ End.",
     "hey are you coming\n¦yeah in five\n¦ok",
     "bob: hi there\n¦alice: yo\n",
     "<|im_start|>user\n¦Hi there.¦ You?¦<|im_end|>\n¦<|im_start|>assistant\n",
