@@ -15,6 +15,7 @@
     │   ├── UnknownNamespaceError        the cache does not know the namespace (yet)
     │   └── LayoutMismatchError          the namespace is known with another layout
     ├── CacheUnavailableError            the cache is dead, unreachable or slower than its deadline
+    ├── RuntimeUnavailableError          the runtime service is dead, unreachable, full or slower than its deadline
     ├── DataLossError                    bytes were lost on the way or in the store
     │   ├── TruncatedStreamError
     │   └── ChecksumError
@@ -78,6 +79,10 @@ class LayoutMismatchError(NamespaceError):
 
 class CacheUnavailableError(KVBoostError):
     """The cache is dead, unreachable, or slower than its deadline."""
+
+
+class RuntimeUnavailableError(KVBoostError):
+    """The runtime service is dead, unreachable, full, or slower than its deadline."""
 
 
 class DataLossError(KVBoostError):

@@ -2,7 +2,7 @@
 
 The server puts the class name into the trailing metadata; the client raises that class again with the same
 sentence. A status without the name comes from gRPC itself or from something that the server hides: to a caller
-the cache is then unavailable.
+the service is then unavailable.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from kvboost.errors import (
     KVBoostError,
     NamespaceError,
     QuotaError,
+    RuntimeUnavailableError,
     SupportError,
     UnknownNamespaceError,
 )
@@ -30,6 +31,7 @@ _STATUS_OF: tuple[tuple[type[KVBoostError], grpc.StatusCode], ...] = (
     (NamespaceError, grpc.StatusCode.FAILED_PRECONDITION),
     (SupportError, grpc.StatusCode.FAILED_PRECONDITION),
     (CacheUnavailableError, grpc.StatusCode.UNAVAILABLE),
+    (RuntimeUnavailableError, grpc.StatusCode.UNAVAILABLE),
     (DataLossError, grpc.StatusCode.DATA_LOSS),
     (QuotaError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (KVBoostError, grpc.StatusCode.INTERNAL),
@@ -46,13 +48,15 @@ def trailer_of(error: KVBoostError) -> tuple[tuple[str, str], ...]:
     return ((ERROR_KEY, type(error).__name__),)
 
 
-def error_of(failure: grpc.RpcError, address: str) -> KVBoostError:
-    """Return the typed error for a failed call to the server at ``address``."""
+def error_of(
+    failure: grpc.RpcError, address: str, unavailable: type[KVBoostError] = CacheUnavailableError
+) -> KVBoostError:
+    """Return the typed error for a failed call to the server at ``address``, ``unavailable`` if it named none."""
     code, details = failure.code(), failure.details() or ""
     trailer = dict(failure.trailing_metadata() or ())
     kind = getattr(errors, str(trailer.get(ERROR_KEY, "")), None)
     if isinstance(kind, type) and issubclass(kind, KVBoostError):
         return kind(details)
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
-        return CacheUnavailableError(f"the server at {address} did not answer before the deadline")
-    return CacheUnavailableError(f"the server at {address} failed the call with {code.name}: {details}")
+        return unavailable(f"the server at {address} did not answer before the deadline")
+    return unavailable(f"the server at {address} failed the call with {code.name}: {details}")

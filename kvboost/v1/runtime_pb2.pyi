@@ -12,7 +12,14 @@ class DescribeRuntimeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeRuntimeResponse(_message.Message):
-    __slots__ = ("version", "model", "namespace", "max_context_tokens", "cache_address", "tiers", "limits")
+    __slots__ = ("version", "model", "namespace", "max_context_tokens", "cache_address", "tiers", "limits", "counters")
+    class CountersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     VERSION_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +27,7 @@ class DescribeRuntimeResponse(_message.Message):
     CACHE_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     TIERS_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
+    COUNTERS_FIELD_NUMBER: _ClassVar[int]
     version: str
     model: str
     namespace: _cache_pb2.Namespace
@@ -27,7 +35,8 @@ class DescribeRuntimeResponse(_message.Message):
     cache_address: str
     tiers: _containers.RepeatedScalarFieldContainer[_cache_pb2.Tier]
     limits: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, version: _Optional[str] = ..., model: _Optional[str] = ..., namespace: _Optional[_Union[_cache_pb2.Namespace, _Mapping]] = ..., max_context_tokens: _Optional[int] = ..., cache_address: _Optional[str] = ..., tiers: _Optional[_Iterable[_Union[_cache_pb2.Tier, str]]] = ..., limits: _Optional[_Iterable[str]] = ...) -> None: ...
+    counters: _containers.ScalarMap[str, int]
+    def __init__(self, version: _Optional[str] = ..., model: _Optional[str] = ..., namespace: _Optional[_Union[_cache_pb2.Namespace, _Mapping]] = ..., max_context_tokens: _Optional[int] = ..., cache_address: _Optional[str] = ..., tiers: _Optional[_Iterable[_Union[_cache_pb2.Tier, str]]] = ..., limits: _Optional[_Iterable[str]] = ..., counters: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class ChatMessage(_message.Message):
     __slots__ = ("role", "content")
@@ -64,7 +73,7 @@ class Sampling(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., seed: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("prompt", "chat", "token_ids", "max_new_tokens", "sampling", "score_against_full", "skip_cache")
+    __slots__ = ("prompt", "chat", "token_ids", "max_new_tokens", "sampling", "score_against_full", "skip_cache", "wait_for_store", "with_token_texts")
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     CHAT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -72,6 +81,8 @@ class GenerateRequest(_message.Message):
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     SCORE_AGAINST_FULL_FIELD_NUMBER: _ClassVar[int]
     SKIP_CACHE_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FOR_STORE_FIELD_NUMBER: _ClassVar[int]
+    WITH_TOKEN_TEXTS_FIELD_NUMBER: _ClassVar[int]
     prompt: str
     chat: ChatMessages
     token_ids: TokenIds
@@ -79,7 +90,9 @@ class GenerateRequest(_message.Message):
     sampling: Sampling
     score_against_full: bool
     skip_cache: bool
-    def __init__(self, prompt: _Optional[str] = ..., chat: _Optional[_Union[ChatMessages, _Mapping]] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., max_new_tokens: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., score_against_full: bool = ..., skip_cache: bool = ...) -> None: ...
+    wait_for_store: bool
+    with_token_texts: bool
+    def __init__(self, prompt: _Optional[str] = ..., chat: _Optional[_Union[ChatMessages, _Mapping]] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., max_new_tokens: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., score_against_full: bool = ..., skip_cache: bool = ..., wait_for_store: bool = ..., with_token_texts: bool = ...) -> None: ...
 
 class TokenPiece(_message.Message):
     __slots__ = ("id", "text")
@@ -102,7 +115,7 @@ class TierSpan(_message.Message):
     def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ..., tier: _Optional[_Union[_cache_pb2.Tier, str]] = ..., similarity: _Optional[float] = ...) -> None: ...
 
 class ReuseReport(_message.Message):
-    __slots__ = ("prompt_tokens", "tokens_by_tier", "recomputed_tokens", "ttft_s", "stages_s", "declined", "fallback", "similarity", "spans")
+    __slots__ = ("prompt_tokens", "tokens_by_tier", "recomputed_tokens", "ttft_s", "stages_s", "declined", "fallback", "similarity", "spans", "recompute_ratio")
     class TokensByTierEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -126,6 +139,7 @@ class ReuseReport(_message.Message):
     FALLBACK_FIELD_NUMBER: _ClassVar[int]
     SIMILARITY_FIELD_NUMBER: _ClassVar[int]
     SPANS_FIELD_NUMBER: _ClassVar[int]
+    RECOMPUTE_RATIO_FIELD_NUMBER: _ClassVar[int]
     prompt_tokens: int
     tokens_by_tier: _containers.ScalarMap[str, int]
     recomputed_tokens: int
@@ -135,7 +149,8 @@ class ReuseReport(_message.Message):
     fallback: str
     similarity: float
     spans: _containers.RepeatedCompositeFieldContainer[TierSpan]
-    def __init__(self, prompt_tokens: _Optional[int] = ..., tokens_by_tier: _Optional[_Mapping[str, int]] = ..., recomputed_tokens: _Optional[int] = ..., ttft_s: _Optional[float] = ..., stages_s: _Optional[_Mapping[str, float]] = ..., declined: _Optional[_Iterable[str]] = ..., fallback: _Optional[str] = ..., similarity: _Optional[float] = ..., spans: _Optional[_Iterable[_Union[TierSpan, _Mapping]]] = ...) -> None: ...
+    recompute_ratio: float
+    def __init__(self, prompt_tokens: _Optional[int] = ..., tokens_by_tier: _Optional[_Mapping[str, int]] = ..., recomputed_tokens: _Optional[int] = ..., ttft_s: _Optional[float] = ..., stages_s: _Optional[_Mapping[str, float]] = ..., declined: _Optional[_Iterable[str]] = ..., fallback: _Optional[str] = ..., similarity: _Optional[float] = ..., spans: _Optional[_Iterable[_Union[TierSpan, _Mapping]]] = ..., recompute_ratio: _Optional[float] = ...) -> None: ...
 
 class Score(_message.Message):
     __slots__ = ("kl_mean", "kl_first", "top1_agreement", "first_divergence", "positions", "full_ttft_s", "full_answer")
@@ -156,16 +171,20 @@ class Score(_message.Message):
     def __init__(self, kl_mean: _Optional[float] = ..., kl_first: _Optional[float] = ..., top1_agreement: _Optional[float] = ..., first_divergence: _Optional[int] = ..., positions: _Optional[int] = ..., full_ttft_s: _Optional[float] = ..., full_answer: _Optional[str] = ...) -> None: ...
 
 class Finish(_message.Message):
-    __slots__ = ("reason", "new_tokens", "report", "score")
+    __slots__ = ("reason", "new_tokens", "report", "score", "text", "token_texts")
     REASON_FIELD_NUMBER: _ClassVar[int]
     NEW_TOKENS_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     SCORE_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_TEXTS_FIELD_NUMBER: _ClassVar[int]
     reason: str
     new_tokens: int
     report: ReuseReport
     score: Score
-    def __init__(self, reason: _Optional[str] = ..., new_tokens: _Optional[int] = ..., report: _Optional[_Union[ReuseReport, _Mapping]] = ..., score: _Optional[_Union[Score, _Mapping]] = ...) -> None: ...
+    text: str
+    token_texts: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, reason: _Optional[str] = ..., new_tokens: _Optional[int] = ..., report: _Optional[_Union[ReuseReport, _Mapping]] = ..., score: _Optional[_Union[Score, _Mapping]] = ..., text: _Optional[str] = ..., token_texts: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
     __slots__ = ("token", "finish")

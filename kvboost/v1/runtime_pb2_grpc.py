@@ -57,7 +57,8 @@ class RuntimeServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Generate(self, request, context):
-        """Generates an answer: one event a token, then a last one with the report.
+        """Generates an answer: one event a token, then a last one with the report. One call is served at a time, the
+        others wait in order; a call that is cancelled or runs out of time leaves the queue or stops generating.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,0 +1,123 @@
+"""What the runtime service is asked, to messages; what it answers, from messages of ``kvboost.v1``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvboost.client.convert import namespace_from_proto, tier_from_proto, token_ids_to_proto
+from kvboost.client.runtime_types import (
+    ChatMessage,
+    Finish,
+    ReuseReport,
+    RuntimeInfo,
+    Score,
+    TierSpan,
+    TokenPiece,
+)
+from kvboost.errors import DataLossError, InputError
+from kvboost.sampling import Sampling
+from kvboost.types import Span, Tier
+from kvboost.v1 import runtime_pb2 as pb
+
+Prompt = str | Sequence[ChatMessage] | Sequence[int]
+"""Text, a chat, or token ids."""
+
+
+def prompt_to_proto(prompt: Prompt, request: pb.GenerateRequest) -> None:
+    """Put ``prompt`` into ``request``."""
+    if isinstance(prompt, str):
+        request.prompt = prompt
+        return
+    messages = [pb.ChatMessage(role=m.role, content=m.content) for m in prompt if isinstance(m, ChatMessage)]
+    ids = [i for i in prompt if isinstance(i, int)]
+    if len(messages) == len(prompt) > 0:
+        request.chat.messages.extend(messages)
+    elif len(ids) == len(prompt):
+        request.token_ids.ids.extend(token_ids_to_proto(ids))
+    else:
+        raise InputError("prompt must be a text, a list of ChatMessage, or a list of token ids")
+
+
+def sampling_to_proto(sampling: Sampling) -> pb.Sampling:
+    """Return the message for ``sampling``."""
+    return pb.Sampling(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        seed=sampling.seed,
+        stop=sampling.stop,
+    )
+
+
+def sampling_from_proto(message: pb.Sampling) -> Sampling:
+    """Return the sampling of ``message``; a value out of range is refused."""
+    return Sampling(
+        temperature=message.temperature if message.HasField("temperature") else None,
+        top_p=message.top_p if message.HasField("top_p") else None,
+        top_k=message.top_k if message.HasField("top_k") else None,
+        seed=message.seed if message.HasField("seed") else None,
+        stop=tuple(message.stop),
+    )
+
+
+def runtime_info_from_proto(message: pb.DescribeRuntimeResponse) -> RuntimeInfo:
+    """Return the info of ``message``."""
+    return RuntimeInfo(
+        version=message.version,
+        model=message.model,
+        namespace=namespace_from_proto(message.namespace),
+        max_context_tokens=message.max_context_tokens,
+        cache_address=message.cache_address,
+        tiers=tuple(tier_from_proto(t, f"tiers[{i}]") for i, t in enumerate(message.tiers)),
+        limits=tuple(message.limits),
+        counters=dict(message.counters),
+    )
+
+
+def event_from_proto(message: pb.GenerateResponse) -> TokenPiece | Finish:
+    """Return the event of ``message``."""
+    if message.HasField("token"):
+        return TokenPiece(message.token.id, message.token.text)
+    if not message.HasField("finish"):
+        raise DataLossError("an event of the answer is neither a token nor its end; update kvboost")
+    finish = message.finish
+    return Finish(
+        reason=finish.reason,
+        new_tokens=finish.new_tokens,
+        report=report_from_proto(finish.report),
+        score=score_from_proto(finish.score) if finish.HasField("score") else None,
+        text=finish.text,
+        token_texts=tuple(finish.token_texts),
+    )
+
+
+def report_from_proto(message: pb.ReuseReport) -> ReuseReport:
+    """Return the report of ``message``."""
+    return ReuseReport(
+        prompt_tokens=message.prompt_tokens,
+        tokens_by_tier={tier: message.tokens_by_tier.get(tier, 0) for tier in Tier},
+        recomputed_tokens=message.recomputed_tokens,
+        recompute_ratio=message.recompute_ratio,
+        ttft_s=message.ttft_s,
+        stages_s=dict(message.stages_s),
+        declined=tuple(message.declined),
+        fallback=message.fallback or None,
+        similarity=message.similarity,
+        spans=tuple(
+            TierSpan(Span(s.start, s.end), tier_from_proto(s.tier, f"spans[{i}].tier"), s.similarity)
+            for i, s in enumerate(message.spans)
+        ),
+    )
+
+
+def score_from_proto(message: pb.Score) -> Score:
+    """Return the score of ``message``."""
+    return Score(
+        kl_mean=message.kl_mean,
+        kl_first=message.kl_first,
+        top1_agreement=message.top1_agreement,
+        first_divergence=message.first_divergence if message.HasField("first_divergence") else None,
+        positions=message.positions,
+        full_ttft_s=message.full_ttft_s,
+        full_answer=message.full_answer,
+    )

@@ -1,0 +1,165 @@
+"""A model runtime behind gRPC."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+from typing_extensions import TypedDict, Unpack
+
+from kvboost.client.address import parse_address
+from kvboost.client.convert_runtime import (
+    Prompt,
+    event_from_proto,
+    prompt_to_proto,
+    runtime_info_from_proto,
+    sampling_to_proto,
+)
+from kvboost.client.runtime_types import Answer, Finish, RuntimeInfo, TokenPiece
+from kvboost.client.status import error_of
+from kvboost.client.transport import CHANNEL_OPTIONS
+from kvboost.errors import RuntimeUnavailableError
+from kvboost.sampling import Sampling
+from kvboost.v1 import runtime_pb2 as pb
+from kvboost.v1 import runtime_pb2_grpc as pb_grpc
+
+
+class GenerateOptions(TypedDict, total=False):
+    """Arguments of :meth:`RuntimeClient.generate` and :meth:`RuntimeClient.answer`.
+
+    Attributes
+    ----------
+    max_new_tokens
+        Answer tokens at most; 0 for the runtime's default.
+    sampling
+        How tokens are chosen; the model's own defaults without it.
+    score_against_full
+        Answer greedily, and compare with full prefill.
+    skip_cache
+        Compute the whole prompt with the plain model; nothing is looked up, nothing stored.
+    wait_for_store
+        End only after the new chunks were put into the cache.
+    with_token_texts
+        Return the text of every prompt token.
+    timeout_s
+        Deadline of the whole answer; None waits for ever.
+    """
+
+    max_new_tokens: int
+    sampling: Sampling | None
+    score_against_full: bool
+    skip_cache: bool
+    wait_for_store: bool
+    with_token_texts: bool
+    timeout_s: float | None
+
+
+class RuntimeClient:
+    """A model runtime in another process. Connects lazily; safe to use from several threads, not across ``fork()``.
+
+    Every call may raise what the runtime answers, or :class:`~kvboost.errors.RuntimeUnavailableError`.
+
+    Parameters
+    ----------
+    address
+        ``host:port`` or ``unix:/path``.
+    timeout_s
+        Deadline of :meth:`describe`.
+
+    Raises
+    ------
+    ConfigError
+        If ``address`` is neither form.
+    """
+
+    def __init__(self, address: str, *, timeout_s: float = 10.0) -> None:
+        self.address = str(parse_address(address))
+        self._timeout_s = timeout_s
+        self._closed = False
+        self._channel = grpc.insecure_channel(self.address, options=CHANNEL_OPTIONS)
+        stub: Any = pb_grpc.RuntimeServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._describe: Callable[..., pb.DescribeRuntimeResponse] = stub.Describe
+        self._generate: Callable[..., Any] = stub.Generate
+
+    def describe(self) -> RuntimeInfo:
+        """Ask which model runs there, what can be reused with it, and its counters."""
+        with self._failures():
+            return runtime_info_from_proto(self._describe(pb.DescribeRuntimeRequest(), timeout=self._timeout_s))
+
+    def generate(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> Iterator[TokenPiece | Finish]:
+        """Yield the answer's tokens as they come, then a :class:`Finish`.
+
+        The runtime stops generating when the caller closes the iterator.
+
+        Parameters
+        ----------
+        prompt
+            A text, a list of :class:`ChatMessage`, or a list of token ids.
+        **options
+            See :class:`GenerateOptions`.
+        """
+        request, timeout_s = _request(prompt, options)
+        with self._failures():
+            call = self._generate(request, timeout=timeout_s)
+            try:
+                for event in call:
+                    yield event_from_proto(event)
+            finally:
+                call.cancel()
+
+    def answer(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> Answer:
+        """Return the whole answer; parameters as of :meth:`generate`."""
+        pieces: list[TokenPiece] = []
+        finish: Finish | None = None
+        for event in self.generate(prompt, **options):
+            if isinstance(event, Finish):
+                finish = event
+            else:
+                pieces.append(event)
+        if finish is None:
+            raise RuntimeUnavailableError(f"the answer of {self.address} broke off after {len(pieces)} tokens")
+        return Answer(
+            text="".join(piece.text for piece in pieces) + finish.text,
+            token_ids=tuple(piece.id for piece in pieces),
+            reason=finish.reason,
+            report=finish.report,
+            score=finish.score,
+            token_texts=finish.token_texts,
+        )
+
+    def close(self) -> None:
+        """Close the connection; an answer under way ends, a later call fails."""
+        self._closed = True
+        self._channel.close()
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        """Turn what gRPC raises into typed errors."""
+        try:
+            yield
+        except grpc.RpcError as failure:
+            raise error_of(failure, self.address, RuntimeUnavailableError) from None
+        except ValueError:
+            if not self._closed:
+                raise
+            raise RuntimeUnavailableError(f"the client of {self.address} was closed; make a new one") from None
+
+
+def _request(prompt: Prompt, options: GenerateOptions) -> tuple[pb.GenerateRequest, float | None]:
+    """Return the message, and the deadline of the call."""
+    unknown = options.keys() - GenerateOptions.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"unknown arguments {', '.join(sorted(unknown))}")
+    sampling = options.get("sampling")
+    request = pb.GenerateRequest(
+        max_new_tokens=options.get("max_new_tokens", 0),
+        sampling=None if sampling is None else sampling_to_proto(sampling),
+        score_against_full=options.get("score_against_full", False),
+        skip_cache=options.get("skip_cache", False),
+        wait_for_store=options.get("wait_for_store", False),
+        with_token_texts=options.get("with_token_texts", False),
+    )
+    prompt_to_proto(prompt, request)
+    return request, options.get("timeout_s")

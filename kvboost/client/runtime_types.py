@@ -1,0 +1,163 @@
+"""What the runtime service is asked and what it answers, as frozen values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kvboost.types import Namespace, Span, Tier
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """One turn of a chat; ``role`` is ``system``, ``user`` or ``assistant``."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeInfo:
+    """What a runtime says of itself.
+
+    Attributes
+    ----------
+    max_context_tokens
+        Longest prompt and answer together.
+    cache_address
+        Where its cache is; empty for one in its own process.
+    limits
+        Why tiers are missing.
+    counters
+        Totals since it started.
+    """
+
+    version: str
+    model: str
+    namespace: Namespace
+    max_context_tokens: int
+    cache_address: str
+    tiers: tuple[Tier, ...]
+    limits: tuple[str, ...]
+    counters: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPiece:
+    """One answer token, and the text that it completes."""
+
+    id: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TierSpan:
+    """Prompt tokens of one tier; ``similarity`` is 1.0 unless an embedding nominated the donor."""
+
+    span: Span
+    tier: Tier
+    similarity: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReuseReport:
+    """What was reused and what it cost.
+
+    Attributes
+    ----------
+    tokens_by_tier
+        Every tier named; sums to ``prompt_tokens``.
+    recomputed_tokens
+        Tokens that had a donor and were recomputed all the same; part of ``computed``.
+    recompute_ratio
+        Repair's token passes, selection included, per token that had a donor.
+    ttft_s
+        From the call's arrival at the runtime to the first token's logits, everything included.
+    stages_s
+        Seconds before the model's own pass, by stage.
+    declined
+        Why something that could have been reused was not.
+    fallback
+        The fault that made the request fall back to full prefill, or None.
+    similarity
+        Lowest similarity of a donor that lent tokens; 1.0 if none was nominated by embedding.
+    spans
+        The whole prompt in order, by tier.
+    """
+
+    prompt_tokens: int
+    tokens_by_tier: Mapping[Tier, int]
+    recomputed_tokens: int
+    recompute_ratio: float
+    ttft_s: float
+    stages_s: Mapping[str, float]
+    declined: tuple[str, ...]
+    fallback: str | None
+    similarity: float
+    spans: tuple[TierSpan, ...]
+
+    @property
+    def reused_tokens(self) -> int:
+        """Tokens whose K/V came from the cache and were not recomputed."""
+        return self.prompt_tokens - self.tokens_by_tier.get(Tier.COMPUTED, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Reuse against full prefill, teacher-forced on full prefill's greedy answer.
+
+    Attributes
+    ----------
+    kl_mean, kl_first
+        KL(full || reuse) in nats, over the answer and at its first token.
+    top1_agreement
+        Share of ``positions`` at which both put the same token first.
+    first_divergence
+        First position where the two greedy answers differ, or None.
+    full_ttft_s, full_answer
+        Time to first token and answer of full prefill.
+    """
+
+    kl_mean: float
+    kl_first: float
+    top1_agreement: float
+    first_divergence: int | None
+    positions: int
+    full_ttft_s: float
+    full_answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The last event of an answer.
+
+    Attributes
+    ----------
+    reason
+        ``stop`` or ``length``.
+    text
+        The rest of the answer's text, that the last tokens held back.
+    score
+        If it was asked for.
+    token_texts
+        If they were asked for: the text that each prompt token completes.
+    """
+
+    reason: str
+    new_tokens: int
+    report: ReuseReport
+    score: Score | None
+    text: str
+    token_texts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer; the other fields are those of :class:`Finish`."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    reason: str
+    report: ReuseReport
+    score: Score | None
+    token_texts: tuple[str, ...]

@@ -1,0 +1,67 @@
+"""How the next token is chosen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvboost.errors import InputError
+
+MAX_SEED = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """The choice of answer tokens; None takes the model's own generation default.
+
+    Attributes
+    ----------
+    temperature
+        Softmax temperature, at least 0; 0 takes the most likely token, whatever ``top_p`` and ``top_k`` say.
+    top_p
+        Draw from the smallest set of tokens whose probability reaches this, in ``(0, 1]``.
+    top_k
+        Draw from so many of the most likely tokens; 0 for all.
+    seed
+        Makes random draws repeatable, in ``[0, 2**64)``.
+    stop
+        Texts that end the answer; none of them becomes part of it.
+
+    Raises
+    ------
+    InputError
+        If a value is out of range; the sentence names the field.
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int | None = None
+    stop: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        # NaN fails every comparison, so it is refused here as well.
+        if self.temperature is not None and not 0.0 <= self.temperature < math.inf:
+            raise InputError(f"temperature {self.temperature} must be a number of at least 0; 0 is greedy")
+        if self.top_p is not None and not 0.0 < self.top_p <= 1.0:
+            raise InputError(f"top_p {self.top_p} must lie in (0, 1]: it is a probability")
+        if self.top_k is not None and self.top_k < 0:
+            raise InputError(f"top_k {self.top_k} must be at least 0; 0 considers all tokens")
+        if self.seed is not None and not 0 <= self.seed <= MAX_SEED:
+            raise InputError(f"seed {self.seed} must lie in [0, 2**64)")
+        if isinstance(self.stop, str):
+            raise InputError("stop must be a list of texts, not one text")
+        object.__setattr__(self, "stop", tuple(self.stop))
+        if not all(self.stop):
+            raise InputError("stop must not hold an empty text: it would end every answer at once")
+
+    @property
+    def draws(self) -> bool | None:
+        """Whether tokens are drawn at random; None leaves it to the model's defaults."""
+        if self.temperature is not None:
+            return self.temperature > 0.0
+        return True if self.top_p is not None or self.top_k is not None else None
+
+
+GREEDY = Sampling(temperature=0.0)
