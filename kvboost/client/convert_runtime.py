@@ -104,7 +104,7 @@ def report_from_proto(message: pb.ReuseReport) -> ReuseReport:
         fallback=message.fallback or None,
         similarity=message.similarity,
         spans=tuple(
-            TierSpan(Span(s.start, s.end), tier_from_proto(s.tier, f"spans[{i}].tier"), s.similarity)
+            TierSpan(Span(s.start, s.end), tier_from_proto(s.tier, f"spans[{i}].tier"), s.similarity, s.repaired)
             for i, s in enumerate(message.spans)
         ),
     )

@@ -52,11 +52,20 @@ class TokenPiece:
 
 @dataclass(frozen=True, slots=True)
 class TierSpan:
-    """Prompt tokens of one tier; ``similarity`` is 1.0 unless an embedding nominated the donor."""
+    """Prompt tokens of one tier.
+
+    Attributes
+    ----------
+    similarity
+        1.0 unless an embedding nominated the donor.
+    repaired
+        Whether the tokens had a donor and were recomputed all the same; the tier is then ``computed``.
+    """
 
     span: Span
     tier: Tier
     similarity: float
+    repaired: bool
 
 
 @dataclass(frozen=True, slots=True)

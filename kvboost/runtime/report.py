@@ -12,11 +12,20 @@ from kvboost.types import Span, Tier
 
 @dataclass(frozen=True, slots=True)
 class TierSpan:
-    """Prompt tokens of one tier; ``similarity`` is 1.0 unless an embedding nominated the donor."""
+    """Prompt tokens of one tier.
+
+    Attributes
+    ----------
+    similarity
+        1.0 unless an embedding nominated the donor.
+    repaired
+        Whether the tokens had a donor and were recomputed all the same; the tier is then ``computed``.
+    """
 
     span: Span
     tier: Tier
     similarity: float = 1.0
+    repaired: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +111,13 @@ class ReuseCounters:
 
 
 def tier_spans(plan: Plan, recomputed: Sequence[int]) -> tuple[TierSpan, ...]:
-    """Return the prompt in order by tier, recomputed tokens as computed."""
-    tiers: list[tuple[Tier, float]] = [(Tier.COMPUTED, 1.0)] * plan.num_tokens
+    """Return the prompt in order by tier, recomputed tokens as computed and marked."""
+    tiers: list[tuple[Tier, float, bool]] = [(Tier.COMPUTED, 1.0, False)] * plan.num_tokens
     for piece in plan.reuse:
         for position in range(piece.target.start, piece.target.end):
-            tiers[position] = (piece.tier, piece.similarity)
+            tiers[position] = (piece.tier, piece.similarity, False)
     for position in recomputed:
-        tiers[position] = (Tier.COMPUTED, 1.0)
+        tiers[position] = (Tier.COMPUTED, 1.0, True)
     spans: list[TierSpan] = []
     start = 0
     for position in range(1, plan.num_tokens + 1):

@@ -103,16 +103,18 @@ class TokenPiece(_message.Message):
     def __init__(self, id: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
 
 class TierSpan(_message.Message):
-    __slots__ = ("start", "end", "tier", "similarity")
+    __slots__ = ("start", "end", "tier", "similarity", "repaired")
     START_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     TIER_FIELD_NUMBER: _ClassVar[int]
     SIMILARITY_FIELD_NUMBER: _ClassVar[int]
+    REPAIRED_FIELD_NUMBER: _ClassVar[int]
     start: int
     end: int
     tier: _cache_pb2.Tier
     similarity: float
-    def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ..., tier: _Optional[_Union[_cache_pb2.Tier, str]] = ..., similarity: _Optional[float] = ...) -> None: ...
+    repaired: bool
+    def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ..., tier: _Optional[_Union[_cache_pb2.Tier, str]] = ..., similarity: _Optional[float] = ..., repaired: bool = ...) -> None: ...
 
 class ReuseReport(_message.Message):
     __slots__ = ("prompt_tokens", "tokens_by_tier", "recomputed_tokens", "ttft_s", "stages_s", "declined", "fallback", "similarity", "spans", "recompute_ratio")
