@@ -7,6 +7,7 @@ equal keys computed there. A model that fails runs without the tiers that need w
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -134,10 +135,12 @@ def _gate_key(model: PreTrainedModel, namespace: Namespace) -> str:
 
 
 def _stored_verdict(path: Path) -> str | None:
+    """Return the verdict on file; None where there is none, or the file is not a verdict."""
     try:
-        return str(json.loads(path.read_text())["reason"])
-    except (OSError, ValueError, KeyError):
+        reason = json.loads(path.read_text())["reason"]
+    except (OSError, ValueError, KeyError, TypeError):
         return None
+    return reason if isinstance(reason, str) else None
 
 
 def _store_verdict(path: Path, reason: str) -> None:
@@ -148,4 +151,5 @@ def _store_verdict(path: Path, reason: str) -> None:
         temporary.write_text(json.dumps({"reason": reason}))
         temporary.replace(path)
     except OSError:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
