@@ -153,6 +153,8 @@ class ServerConfig:
         Path of the cache service's unix socket; empty for none.
     runtime_address
         host:port of the runtime service; port 0 takes a free one.
+    runtime_unix
+        Path of the runtime service's unix socket; empty for none.
     max_workers
         Threads that answer calls, per server.
     """
@@ -160,6 +162,7 @@ class ServerConfig:
     cache_address: str = "127.0.0.1:7461"
     cache_unix: str = ""
     runtime_address: str = "127.0.0.1:7462"
+    runtime_unix: str = ""
     max_workers: int = 8
 
     def __post_init__(self) -> None:

@@ -198,7 +198,7 @@ class Engine:
 
     def _store(self, row: Row, plan: Plan, ids: list[int], cache: SlabCache, index: int, padding: int) -> None:
         """Offer what this row computed to the cache, in the background."""
-        ends = _end_tokens(self.model)
+        ends = end_tokens(self.model)
         prompt = len(row.token_ids)
         finished = next((i + 1 for i in range(prompt, len(ids)) if ids[i] in ends), len(ids))
         preparer = self.preparer
@@ -215,6 +215,12 @@ class Engine:
         self.writer.submit(build)
 
 
+def end_tokens(model: PreTrainedModel) -> frozenset[int]:
+    """Return the tokens that end an answer."""
+    ends = model.generation_config.eos_token_id
+    return frozenset(ends if isinstance(ends, list) else [] if ends is None else [ends])
+
+
 def _named_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Name the positional arguments of ``generate()`` after ``inputs``."""
     names = ("generation_config", "logits_processor", "stopping_criteria", "prefix_allowed_tokens_fn", "synced_gpus")
@@ -224,8 +230,3 @@ def _named_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str,
 def _sequences(result: Any) -> Tensor:
     sequences: Tensor = result if isinstance(result, torch.Tensor) else result.sequences
     return sequences
-
-
-def _end_tokens(model: PreTrainedModel) -> frozenset[int]:
-    ends = model.generation_config.eos_token_id
-    return frozenset(ends if isinstance(ends, list) else [] if ends is None else [ends])

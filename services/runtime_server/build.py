@@ -1,0 +1,74 @@
+"""From configuration to a model that can be served."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import kvboost
+from kvboost.build import build_cache
+from kvboost.config import Config
+from kvboost.errors import CacheUnavailableError
+from kvboost.protocols import ChunkCache
+from kvboost.runtime.answer import warm_up
+from kvboost.runtime.demo_model import load_model
+
+from ..cache_server.build import build_served_cache
+from ..progress import step
+from .served import ServedModel
+from .turns import Turns
+
+DEMO_NAME = "SmolLM2-135M-Instruct"
+
+
+@contextmanager
+def served_model(config: Config, turns: Turns) -> Iterator[ServedModel]:
+    """Load and boost the configured model; at the end, store what is pending and close the cache.
+
+    Raises
+    ------
+    AssetError
+        If the model cannot be loaded.
+    ModelSupportError, TokenizerError
+        If it cannot be boosted.
+    CacheUnavailableError
+        If no cache server answers at the configured address.
+    """
+    cache = _open_cache(config)  # first: to find it missing takes no time, to load a model does
+    try:
+        chosen = config.model
+        loaded, tokenizer = load_model(
+            chosen.name_or_path or None,
+            chosen.dtype,
+            device=chosen.device,
+            revision=chosen.revision,
+            progress=step,
+        )
+        with step("checking what the model supports"):
+            model = kvboost.boost(loaded, tokenizer, cache, config=config)
+        try:
+            engine = kvboost.engine_of(model)
+            with step("warming up"):
+                turns.run(lambda: warm_up(engine))
+            yield ServedModel(engine, tokenizer, chosen.name_or_path or DEMO_NAME, config.cache.address)
+        finally:
+            turns.close()
+            kvboost.unboost(model)
+    finally:
+        cache.close()
+
+
+def _open_cache(config: Config) -> ChunkCache:
+    """Return the cache at the configured address, once it has answered, or one in this process."""
+    address = config.cache.address
+    if not address:
+        return build_served_cache(config)[0]
+    cache = build_cache(config.cache, config.client, config.embedder)
+    try:
+        cache.stats()
+    except CacheUnavailableError as error:
+        cache.close()
+        raise CacheUnavailableError(
+            f"no cache server answers at {address} (cache.address); start one with: kvboost serve-cache"
+        ) from error
+    return cache

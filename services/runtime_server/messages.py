@@ -1,0 +1,56 @@
+"""What the runtime knows, as messages."""
+
+from __future__ import annotations
+
+from kvboost import __version__
+from kvboost.client.convert import namespace_to_proto, tier_to_proto
+from kvboost.runtime.report import ReuseReport
+from kvboost.types import Tier
+from kvboost.v1 import runtime_pb2 as pb
+
+from .served import ServedModel
+
+
+def token_event(token_id: int, text: str) -> pb.GenerateResponse:
+    """Return the event of one answer token."""
+    return pb.GenerateResponse(token=pb.TokenPiece(id=token_id, text=text))
+
+
+def info_to_proto(served: ServedModel) -> pb.DescribeRuntimeResponse:
+    """Return what is known of the served model, counters included."""
+    support = served.engine.preparer.support
+    return pb.DescribeRuntimeResponse(
+        version=__version__,
+        model=served.name,
+        namespace=namespace_to_proto(served.engine.preparer.namespace),
+        max_context_tokens=served.max_context_tokens,
+        cache_address=served.cache_address,
+        tiers=[tier_to_proto(tier) for tier in Tier if tier in support.tiers],
+        limits=[support.reason] if support.reason else [],
+        counters=served.engine.counters.snapshot(),
+    )
+
+
+def report_to_proto(report: ReuseReport) -> pb.ReuseReport:
+    """Return the message for ``report``."""
+    return pb.ReuseReport(
+        prompt_tokens=report.prompt_tokens,
+        tokens_by_tier={str(tier): tokens for tier, tokens in report.tokens_by_tier.items()},
+        recomputed_tokens=report.recomputed_tokens,
+        recompute_ratio=report.recompute_ratio,
+        ttft_s=report.ttft_s,
+        stages_s=report.stages_s,
+        declined=report.declined,
+        fallback=report.fallback or "",
+        similarity=report.similarity,
+        spans=[
+            pb.TierSpan(
+                start=piece.span.start,
+                end=piece.span.end,
+                tier=tier_to_proto(piece.tier),
+                similarity=piece.similarity,
+                repaired=piece.repaired,
+            )
+            for piece in report.spans
+        ],
+    )
