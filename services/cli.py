@@ -12,7 +12,7 @@ from typing import Protocol, cast
 from kvboost import __version__
 from kvboost.errors import KVBoostError
 
-COMMANDS = ("serve_cache", "stats", "config")
+COMMANDS = ("serve_cache", "serve_runtime", "stats", "config")
 """Modules of :mod:`kvboost.services.commands`, in the order of ``--help``."""
 
 EXIT_ERROR = 2
