@@ -75,7 +75,9 @@ class SlabLayer(DynamicLayer):
             return self._splice(self.splice, key_states, value_states)
         start, count = self.keys.shape[-2], key_states.shape[-2]
         # Beam search and cropping replace `keys` by tensors of their own: take those as the new content.
-        if self.keys.data_ptr() != self.key_buffer.data_ptr() or start + count > self.key_buffer.shape[-2]:
+        # (An empty view has no address.)
+        replaced = start > 0 and self.keys.data_ptr() != self.key_buffer.data_ptr()
+        if replaced or start + count > self.key_buffer.shape[-2]:
             self._rebuild(start, count)
         self.key_buffer[:, :, start : start + count] = key_states
         self.value_buffer[:, :, start : start + count] = value_states
