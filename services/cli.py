@@ -12,7 +12,9 @@ from typing import Protocol, cast
 from kvboost import __version__
 from kvboost.errors import KVBoostError
 
-COMMANDS = ("serve_cache", "serve_runtime", "stats", "config")
+from .progress import silence_other_bars
+
+COMMANDS = ("explain", "serve_cache", "serve_runtime", "stats", "config")
 """Modules of :mod:`kvboost.services.commands`, in the order of ``--help``."""
 
 EXIT_ERROR = 2
@@ -36,6 +38,7 @@ class Command(Protocol):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 2 for an error, told in one sentence on stderr."""
+    silence_other_bars()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         args = _parser(arguments).parse_args(arguments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 import time
@@ -42,6 +43,11 @@ def bar(items: Iterable[T], title: str, *, total: int | None = None, unit: str =
         return
     with step(title):
         yield from items
+
+
+def silence_other_bars() -> None:
+    """Keep transformers from drawing bars of its own beside ours; to be called before it is imported."""
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 
 def _redraw(title: str, done: threading.Event, delay_s: float) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import unicodedata
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
@@ -35,14 +33,6 @@ class Fonts:
     fact: ImageFont.FreeTypeFont = field(default_factory=lambda: _font(_FACT))
     body: ImageFont.FreeTypeFont = field(default_factory=lambda: _font(_BODY))
     small: ImageFont.FreeTypeFont = field(default_factory=lambda: _font(_SMALL))
-
-
-def write_png(page: ReuseMap, path: str | os.PathLike[str]) -> Path:
-    """Write the map to ``path``, making its folder, and return the path."""
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    to_png(page).save(target, "PNG", optimize=True)
-    return target
 
 
 def to_png(page: ReuseMap) -> Image.Image:

@@ -1,0 +1,65 @@
+"""Prompts from files."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kvboost.errors import InputError, PromptError
+
+Prompt = str | list[dict[str, str]]
+"""A text, or a chat as a list of ``role`` and ``content``."""
+
+
+def read_prompt(name: str) -> Prompt:
+    """Read a prompt: a chat where ``name`` ends in ``.json``, a text otherwise, standard input for ``-``.
+
+    Raises
+    ------
+    PromptError
+        If the file cannot be read, is empty, or is no chat although it ends in ``.json``.
+    """
+    try:
+        text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
+    except OSError as error:
+        raise PromptError(f"prompt file {name} cannot be read ({error.strerror}); give a text file") from error
+    except UnicodeDecodeError as error:
+        raise PromptError(f"prompt file {name} is not UTF-8 text (byte {error.start}); convert it first") from error
+    if not text.strip():
+        raise PromptError(f"prompt file {name} is empty; write the prompt into it")
+    return _chat(name, text) if name.endswith(".json") else text
+
+
+def prompt_ids(prompt: Prompt, tokenizer: Any) -> list[int]:
+    """Return the token ids of a prompt, special tokens and chat template included.
+
+    Raises
+    ------
+    InputError
+        If the prompt is a chat and the tokenizer has no chat template.
+    """
+    if isinstance(prompt, str):
+        ids: Sequence[int] = tokenizer(prompt)["input_ids"]
+    elif tokenizer.chat_template is None:
+        raise InputError("the model's tokenizer has no chat template; give the prompt as a text")
+    else:
+        ids = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)["input_ids"]
+    return list(ids)
+
+
+def _chat(name: str, text: str) -> Prompt:
+    try:
+        chat = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise PromptError(f"prompt file {name} is not JSON (line {error.lineno}: {error.msg})") from error
+    messages = chat.get("messages") if isinstance(chat, dict) else chat
+    if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
+        raise PromptError(f'prompt file {name} must hold a list of {{"role": ..., "content": ...}}, both texts')
+    return [{"role": message["role"], "content": message["content"]} for message in messages]
+
+
+def _is_message(message: object) -> bool:
+    return isinstance(message, dict) and all(isinstance(message.get(key), str) for key in ("role", "content"))
