@@ -10,7 +10,7 @@ from kvboost.errors import PolicyError
 from kvboost.types import Tier
 
 REUSE_TIERS = (Tier.PREFIX, Tier.EXACT, Tier.SIMILAR)
-REPAIRS = ("none", "query")
+REPAIRS = ("none", "head", "deviation", "query", "head+query", "query+deviation", "random")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +29,21 @@ class ReusePolicy:
     min_span
         The shortest run of tokens, at least 1, worth reusing on its own.
     repair
-        Which reused tokens are recomputed: ``none``, or ``query``: those that the question attends to most.
+        Which reused tokens are recomputed: ``none``; ``query``: those that the question attends to most;
+        ``head``: the first of each run; ``deviation``: those whose K/V deviate most after the first layer;
+        ``head+query`` and ``query+deviation``: both on one budget; ``random``: the control for measurements.
         Tokens of the ``prefix`` tier need no repair.
     recompute_ratio
         Budget of the repair, as a share in ``[0, 1]`` of the reused tokens; the pass that selects them is
-        charged to it. Unused when ``repair`` is ``none``.
+        charged to it. Where the budget does not pay for that pass, nothing is recomputed, and the report says
+        so. Unused when ``repair`` is ``none``.
     shift
         Whether reused tokens that are not recomputed are moved, layer by layer, by the mean difference that
         recomputing their neighbours showed. Unused when nothing is recomputed.
     question_tokens
-        How many of the last computed tokens, at most, stand for "the question" when ``repair`` is ``query``.
+        How many of the last computed tokens, at most, stand for "the question" when ``repair`` goes by it.
+    head_tokens
+        How many tokens of each run, at most, are its head when ``repair`` is ``head`` or ``head+query``.
     max_nominees
         How many similar chunks are considered for one chunk of the prompt, at most.
 
@@ -55,6 +60,7 @@ class ReusePolicy:
     recompute_ratio: float = 0.10
     shift: bool = True
     question_tokens: int = 64
+    head_tokens: int = 32
     max_nominees: int = 2
 
     def __post_init__(self) -> None:
@@ -66,7 +72,7 @@ class ReusePolicy:
             raise PolicyError(f"repair {self.repair!r} is unknown; choose one of {', '.join(REPAIRS)}")
         if not isinstance(self.shift, bool):
             raise PolicyError(f"shift {self.shift!r} must be true or false")
-        for field in ("min_span", "question_tokens", "max_nominees"):
+        for field in ("min_span", "question_tokens", "head_tokens", "max_nominees"):
             _at_least_one(field, getattr(self, field))
 
 

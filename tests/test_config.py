@@ -222,7 +222,7 @@ def test_policy_refuses_thresholds_that_are_no_cosine(threshold: object) -> None
         ({"tiers": [Tier.SUBSTITUTE]}, "tier 'substitute' is not offered"),
         ({"tiers": "prefix"}, "must be a list"),
         ({"tiers": 3}, "must be a list"),
-        ({"repair": "magic"}, "repair 'magic' is unknown; choose one of none, query"),
+        ({"repair": "magic"}, "repair 'magic' is unknown; choose one of none, head, "),
         ({"recompute_ratio": 1.5}, "recompute_ratio 1.5"),
         ({"recompute_ratio": math.nan}, "recompute_ratio NaN"),
         ({"min_span": 0}, "min_span 0"),

@@ -60,6 +60,11 @@ class Run:
     shift: int
     lossless: bool
 
+    @property
+    def repairable(self) -> bool:
+        """Whether recomputing some of its tokens brings the rest closer to an ordinary prefill."""
+        return not self.lossless
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -99,6 +104,11 @@ class Plan:
         return tuple(runs)
 
     @property
+    def repairable_tokens(self) -> int:
+        """Reused tokens that repair may choose from."""
+        return sum(len(run.span) for run in self.runs if run.repairable)
+
+    @property
     def lossless(self) -> bool:
         """Whether all reused K/V are those of an ordinary prefill of this very prompt."""
         return all(piece.tier is Tier.PREFIX for piece in self.reuse)
@@ -121,6 +131,10 @@ class Plan:
         """Return the plan with every span of the ``missing`` donors computed instead."""
         kept = tuple(piece for piece in self.reuse if piece.donor.chunk_id not in missing)
         return Plan(self.num_tokens, kept, (*self.declined, reason))
+
+    def noting(self, reason: str) -> Plan:
+        """Return the plan with one more reason why something was not reused or repaired."""
+        return Plan(self.num_tokens, self.reuse, (*self.declined, reason))
 
     def lossless_only(self) -> Plan:
         """Return the plan reduced to its prefix tier."""

@@ -145,22 +145,21 @@ class Preparer:
             )
 
     def _select(self, plan: Plan, cache: SlabCache, ids: Tensor, policy: ReusePolicy) -> tuple[Selection, float]:
-        """Choose the tokens to recompute; return them and the share of the approximate tokens this costs."""
-        approximate = sum(len(run.span) for run in plan.runs if not run.lossless)
+        """Choose the tokens to recompute; return them and the share of the reused tokens that this costs."""
         context = RepairContext(
             model=self.model,
             cache=cache,
             plan=plan,
             token_ids=ids,
-            budget_tokens=int(policy.recompute_ratio * approximate),
+            budget_tokens=int(policy.recompute_ratio * plan.repairable_tokens),
             question_tokens=policy.question_tokens,
             lock=self.probe_lock,
+            head_tokens=policy.head_tokens,
         )
-        if approximate == 0:
-            return Selection(torch.empty(0, dtype=torch.long, device=ids.device)), 0.0
+        if plan.repairable_tokens == 0 or policy.recompute_ratio == 0.0:
+            return context.nothing(), 0.0
         selection = STRATEGIES[policy.repair]().select(context)
-        donated = sum(len(run.span) for run in plan.runs)
-        return selection, (len(selection.positions) + selection.pass_tokens) / donated
+        return selection, selection.cost / sum(len(run.span) for run in plan.runs)
 
     def _assemble(
         self,
@@ -175,6 +174,8 @@ class Preparer:
         gaps = gaps_before_tail(plan, ids.device)
         scattered = torch.cat([gaps, selection.positions]).sort().values
         shift_plan = plan if policy.shift and len(selection.positions) > 0 else None
+        if selection.declined is not None:
+            plan = plan.noting(selection.declined)
         cache.set_length(plan.tail_start)
         splice = Splice(cache, ids, scattered, plan.tail_start, shift_plan, self.support)
         return Prepared(plan, splice, tuple(selection.positions.tolist()), ratio, None, stages)

@@ -54,7 +54,7 @@ class Splice:
         positions = self.positions(end)
         shifts = None
         if self.shift_plan is not None:
-            runs = [run.span for run in self.shift_plan.runs if not run.lossless]
+            runs = [run.span for run in self.shift_plan.runs if run.repairable]
             shifts = layer_shifts(runs, positions, self.support.ropes, end)
         self.cache.set_splice(SplicePass(positions, end, shifts))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from kvboost.runtime.repair.base import RepairContext, Selection
 
 
@@ -12,4 +10,4 @@ class NoRepair:
 
     def select(self, context: RepairContext) -> Selection:
         """Return an empty selection."""
-        return Selection(torch.empty(0, dtype=torch.long, device=context.token_ids.device))
+        return context.nothing()

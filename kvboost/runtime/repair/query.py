@@ -29,18 +29,29 @@ class QueryRepair:
         Where fewer than 16 tokens are computed after the last reused run, the prompt's last 16 tokens are
         the question, and those of them that were reused are recomputed.
         """
-        plan, device = context.plan, context.token_ids.device
+        plan = context.plan
         question = _question(plan, context.token_ids, context.question_tokens)
-        reused_question = question[question < plan.tail_start]
+        reused_question = _left(question[question < plan.tail_start], context)
         candidates = context.candidates
         candidates = candidates[candidates < question[0]]
-        count = min(context.budget_tokens - len(question) - len(reused_question), len(candidates))
-        if count <= 0:
-            return Selection(torch.empty(0, dtype=torch.long, device=device))
+        affordable = int(context.budget_tokens - len(question) - len(reused_question))
+        count = min(affordable, len(candidates))
+        if affordable <= 0:
+            return context.nothing(
+                f"the repair budget of {context.budget_tokens:.0f} tokens does not pay for the question's "
+                f"{len(question) + len(reused_question)}"
+            )
+        if count == 0:
+            return context.nothing()
         attention = _attention_of(question, context)
         best = attention[candidates].topk(count).indices
         positions = torch.cat([candidates[best].sort().values, reused_question])
         return Selection(positions, pass_tokens=len(question))
+
+
+def _left(positions: Tensor, context: RepairContext) -> Tensor:
+    """Return the ``positions`` that no strategy chose before."""
+    return positions if context.taken is None else positions[~torch.isin(positions, context.taken)]
 
 
 def _question(plan: Plan, token_ids: Tensor, at_most: int) -> Tensor:
