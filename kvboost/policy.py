@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from kvboost.errors import PolicyError
@@ -46,6 +46,23 @@ class ReusePolicy:
         How many tokens of each run, at most, are its head when ``repair`` is ``head`` or ``head+query``.
     max_nominees
         How many similar chunks are considered for one chunk of the prompt, at most.
+    audit_rate
+        Share in ``[0, 1]`` of the requests with approximate reuse that are audited: after the answer has gone
+        out, the full prefill runs in the background and its first-token logits are compared with those that
+        the answer began from. This is what the bound rests on; each audit costs one full prefill, so 0.02 costs
+        2 % of what serving without reuse would. 0 turns audits off, and then nothing is bounded.
+    max_kl
+        An audited request violates where KL(full prefill || reuse) of the first token exceeds this, in nats,
+        above 0. At 0.1 no set of first tokens has changed its probability by more than 0.23 (Pinsker).
+    max_violation_rate
+        Bound on the share of violations, in ``[0.001, 1)``, for each approximate tier: where audits say that it is
+        exceeded, the tier's recompute ratio and threshold are raised, and at last it is switched off for a time.
+        The bound is statistical: it speaks of many requests like those of late, not of one.
+    audit_confidence
+        How sure the audits must be of either side of the bound before a setting moves, in ``[0.5, 1)``.
+    max_recompute_ratio
+        Highest recompute ratio that the audits may raise to, as a share in ``[0, 1]``; no effect below
+        ``recompute_ratio``.
 
     Raises
     ------
@@ -62,6 +79,11 @@ class ReusePolicy:
     question_tokens: int = 64
     head_tokens: int = 32
     max_nominees: int = 2
+    audit_rate: float = 0.02
+    max_kl: float = 0.1
+    max_violation_rate: float = 0.05
+    audit_confidence: float = 0.95
+    max_recompute_ratio: float = 0.5
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tiers", _tiers(self.tiers))
@@ -74,6 +96,22 @@ class ReusePolicy:
             raise PolicyError(f"shift {self.shift!r} must be true or false")
         for field in ("min_span", "question_tokens", "head_tokens", "max_nominees"):
             _at_least_one(field, getattr(self, field))
+        self._check_audit()
+
+    def _check_audit(self) -> None:
+        checked = {
+            "audit_rate": _share("audit_rate", self.audit_rate, "it is a share of the requests"),
+            "max_recompute_ratio": _share("max_recompute_ratio", self.max_recompute_ratio, "it is a share"),
+            "max_kl": _number("max_kl", self.max_kl, "a number of nats above 0", lambda v: 0.0 < v < math.inf),
+            "max_violation_rate": _number(
+                "max_violation_rate", self.max_violation_rate, "a share in [0.001, 1)", lambda v: 0.001 <= v < 1.0
+            ),
+            "audit_confidence": _number(
+                "audit_confidence", self.audit_confidence, "a probability in [0.5, 1)", lambda v: 0.5 <= v < 1.0
+            ),
+        }
+        for field, value in checked.items():
+            object.__setattr__(self, field, value)
 
 
 def _tiers(names: Iterable[str]) -> tuple[Tier, ...]:
@@ -91,10 +129,14 @@ def _tiers(names: Iterable[str]) -> tuple[Tier, ...]:
 
 
 def _share(field: str, value: object, because: str) -> float:
+    return _number(field, value, f"a number in [0, 1]: {because}", lambda v: 0.0 <= v <= 1.0)
+
+
+def _number(field: str, value: object, wanted: str, fits: Callable[[float], bool]) -> float:
     # NaN fails every comparison, so it is refused here as well.
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= 1.0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not fits(value):
         shown = "NaN" if isinstance(value, float) and math.isnan(value) else repr(value)
-        raise PolicyError(f"{field} {shown} must be a number in [0, 1]: {because}")
+        raise PolicyError(f"{field} {shown} must be {wanted}")
     return float(value)
 
 
