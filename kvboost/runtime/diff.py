@@ -9,6 +9,13 @@ from difflib import SequenceMatcher
 from kvboost.runtime.facts import changes_fact
 from kvboost.types import Span
 
+Decode = Callable[[Sequence[int]], str]
+
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+_MAX_TOKENS_PER_CHARACTER = 4
+# Signs that belong to what follows them without a space: "-5", "$5", "3.14", "don't", "a/b".
+_BINDING = frozenset("-−–+±~<>≤≥=≠¬√$€£¥₹₩#@&.,:'’/\\_%°(")
+
 
 @dataclass(frozen=True, slots=True)
 class Block:
@@ -19,14 +26,26 @@ class Block:
     donor_start: int
 
 
-def reusable_blocks(
-    donor_ids: Sequence[int],
-    target_ids: Sequence[int],
-    sentences: Sequence[Span],
-    min_span: int,
-    decode: Callable[[Sequence[int]], str],
-) -> list[Block]:
-    """Return the equal blocks that may be lent.
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What a similar donor may lend to its target.
+
+    Attributes
+    ----------
+    blocks
+        Equal tokens, in order, outside of ``changed``.
+    changed
+        Sentences of the target in which a number, a negation or a name changed.
+    """
+
+    blocks: tuple[Block, ...]
+    changed: tuple[Span, ...]
+
+
+def compare(
+    donor_ids: Sequence[int], target_ids: Sequence[int], sentences: Sequence[Span], min_span: int, decode: Decode
+) -> Comparison:
+    """Diff two chunks.
 
     Where the differing words change a number, a negation or a name, the target's whole sentence around them
     is taken out: the donor's K/V of its other words still carry the old fact.
@@ -39,22 +58,36 @@ def reusable_blocks(
         Shorter blocks are left out.
     """
     opcodes = SequenceMatcher(None, donor_ids, target_ids, autojunk=False).get_opcodes()
-    barred = _barred(opcodes, donor_ids, target_ids, sentences, decode)
+    changed = _changed(opcodes, donor_ids, target_ids, sentences, decode)
     blocks: list[Block] = []
     for tag, i1, _, j1, j2 in opcodes:
         if tag == "equal":
-            blocks += [Block(a, b, i1 + a - j1) for a, b in _subtract(j1, j2, barred) if b - a >= min_span]
-    return blocks
+            parts = subtract(Span(j1, j2), changed)
+            blocks += [Block(p.start, p.end, i1 + p.start - j1) for p in parts if len(p) >= min_span]
+    return Comparison(tuple(blocks), tuple(changed))
 
 
-def _barred(
+def subtract(span: Span, others: Sequence[Span]) -> list[Span]:
+    """Return what is left of ``span`` outside of ``others``, in order."""
+    parts = [(span.start, span.end)]
+    for other in others:
+        parts = [
+            piece
+            for a, b in parts
+            for piece in ((a, min(b, other.start)), (max(a, other.end), b))
+            if piece[0] < piece[1]
+        ]
+    return [Span(a, b) for a, b in parts]
+
+
+def _changed(
     opcodes: Sequence[tuple[str, int, int, int, int]],
     donor_ids: Sequence[int],
     target_ids: Sequence[int],
     sentences: Sequence[Span],
-    decode: Callable[[Sequence[int]], str],
+    decode: Decode,
 ) -> list[Span]:
-    barred: list[Span] = []
+    changed: list[Span] = []
     for tag, i1, i2, j1, j2 in opcodes:
         if tag == "equal":
             continue
@@ -63,28 +96,25 @@ def _barred(
         if changes_fact(before, after):
             # A pure deletion lies between two tokens: both its neighbours' sentences are affected.
             first, last = (j1, j2 - 1) if j2 > j1 else (max(j1 - 1, 0), j1)
-            barred += [s for s in sentences if s.start <= last and s.end > first]
-    return barred
+            changed += [s for s in sentences if s.start <= last and s.end > first]
+    return changed
 
 
-def _widened(ids: Sequence[int], start: int, end: int, decode: Callable[[Sequence[int]], str]) -> Sequence[int]:
+def _widened(ids: Sequence[int], start: int, end: int, decode: Decode) -> Sequence[int]:
     """Widen ``[start, end)`` to whole words, so that a changed word piece is judged as the word it is part of."""
-
-    def inside_word(position: int) -> bool:
-        before, after = decode(ids[position - 1 : position]), decode(ids[position : position + 1])
-        return before[-1:].isalnum() and not after[:1].isspace()
-
-    while 0 < start < len(ids) and inside_word(start):
+    while 0 < start < len(ids) and _inside_word(ids, start, decode):
         start -= 1
-    while start < end < len(ids) and inside_word(end):
+    while start < end < len(ids) and _inside_word(ids, end, decode):
         end += 1
     return ids[start:end]
 
 
-def _subtract(start: int, end: int, barred: Sequence[Span]) -> list[tuple[int, int]]:
-    parts = [(start, end)]
-    for bar in barred:
-        parts = [
-            piece for a, b in parts for piece in ((a, min(b, bar.start)), (max(a, bar.end), b)) if piece[0] < piece[1]
-        ]
-    return parts
+def _inside_word(ids: Sequence[int], position: int, decode: Decode) -> bool:
+    """Whether a cut before ``position`` parts a word, a number and its sign, or the bytes of a character."""
+    for start in range(position - 1, max(position - 1 - _MAX_TOKENS_PER_CHARACTER, -1), -1):
+        before = decode(ids[start:position])
+        if before and not before.endswith(_REPLACEMENT):
+            # Decoded together, because some tokenizers drop the space of a word that is decoded alone.
+            after = decode(ids[start : position + 1])[len(before) :]
+            return (before[-1].isalnum() or before[-1] in _BINDING) and not after[:1].isspace()
+    return True

@@ -1,21 +1,13 @@
-"""From matches to a plan: which prompt tokens take cached K/V, and which are computed.
-
-The plan trusts nobody: token ids are compared again here, a similar donor lends only the tokens that a diff
-finds equal, and the sentence around a changed fact is computed whole, because K/V after a changed fact still
-carry the old one.
-"""
+"""Plans: which prompt tokens take cached K/V, and which are computed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from kvboost.policy import ReusePolicy
-from kvboost.runtime.diff import reusable_blocks
-from kvboost.types import Donor, Match, Span, Tier
-
-Decode = Callable[[Sequence[int]], str]
+from kvboost.runtime.diff import subtract
+from kvboost.types import Donor, Span, Tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +41,15 @@ class ReuseSpan:
             return self
         if self.target.start >= end:
             return None
-        return ReuseSpan(Span(self.target.start, end), self.donor, self.offset, self.tier, self.similarity)
+        return self._part(Span(self.target.start, end))
+
+    def outside(self, spans: Sequence[Span]) -> list[ReuseSpan]:
+        """Return the parts that overlap none of ``spans``."""
+        return [self._part(part) for part in subtract(self.target, spans)]
+
+    def _part(self, target: Span) -> ReuseSpan:
+        offset = self.offset + target.start - self.target.start
+        return ReuseSpan(target, self.donor, offset, self.tier, self.similarity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,102 +139,6 @@ class Plan:
     def lossless_only(self) -> Plan:
         """Return the plan reduced to its prefix tier."""
         return Plan(self.num_tokens, tuple(p for p in self.reuse if p.tier is Tier.PREFIX), self.declined)
-
-
-def build_plan(
-    token_ids: Sequence[int],
-    matches: Sequence[Match],
-    sentences: Sequence[Span],
-    policy: ReusePolicy,
-    tiers: AbstractSet[Tier],
-    decode: Decode,
-) -> Plan:
-    """Decide what is reused.
-
-    Parameters
-    ----------
-    token_ids
-        The prompt, ``N`` tokens.
-    matches
-        As a cache returned them; not trusted.
-    sentences
-        Token spans of whole sentences, for the rule on changed facts.
-    policy, tiers
-        What the user allows, and what the model supports.
-    decode
-        Token ids to text.
-    """
-    allowed = set(policy.tiers) & tiers
-    declined: dict[str, None] = {}
-    pieces: list[ReuseSpan] = []
-    for match in matches:
-        if match.tier in (Tier.PREFIX, Tier.EXACT) and match.tier in allowed:
-            if _ids_equal(token_ids, match):
-                pieces.append(ReuseSpan(match.target, match.donor, match.donor_span.start, match.tier))
-            else:
-                declined["token ids differ from the donor's"] = None
-    if Tier.SIMILAR in allowed:
-        pieces += _similar_pieces(token_ids, matches, sentences, policy, decode)
-    kept = _disjoint(sorted(pieces, key=lambda p: (p.target.start, p.tier is not Tier.PREFIX)), len(token_ids) - 1)
-    plan = Plan(len(token_ids), tuple(kept), tuple(declined))
-    return _drop_short_runs(plan, policy.min_span)
-
-
-def _ids_equal(token_ids: Sequence[int], match: Match) -> bool:
-    ours = tuple(token_ids[match.target.start : match.target.end])
-    return ours == match.donor.token_ids[match.donor_span.start : match.donor_span.end]
-
-
-def _similar_pieces(
-    token_ids: Sequence[int], matches: Sequence[Match], sentences: Sequence[Span], policy: ReusePolicy, decode: Decode
-) -> list[ReuseSpan]:
-    """Return, for each target with similar nominees, the pieces of the nominee that lends most."""
-    nominees: dict[Span, list[Match]] = {}
-    for match in matches:
-        if match.tier is Tier.SIMILAR and match.similarity >= policy.threshold:
-            nominees.setdefault(match.target, []).append(match)
-    pieces: list[ReuseSpan] = []
-    for target, candidates in nominees.items():
-        options = [_pieces_of(token_ids, target, m, sentences, policy.min_span, decode) for m in candidates]
-        pieces += max(options, key=lambda option: sum(len(p.target) for p in option))
-    return pieces
-
-
-def _pieces_of(
-    token_ids: Sequence[int], target: Span, match: Match, sentences: Sequence[Span], min_span: int, decode: Decode
-) -> list[ReuseSpan]:
-    ours = token_ids[target.start : target.end]
-    inside = [Span(max(s.start, target.start) - target.start, min(s.end, target.end) - target.start)
-              for s in sentences if s.start < target.end and s.end > target.start]  # fmt: skip
-    blocks = reusable_blocks(match.donor.token_ids, ours, inside, min_span, decode)
-    return [
-        ReuseSpan(
-            Span(b.start, b.end).shifted(target.start), match.donor, b.donor_start, Tier.SIMILAR, match.similarity
-        )
-        for b in blocks
-    ]
-
-
-def _disjoint(pieces: Sequence[ReuseSpan], end: int) -> list[ReuseSpan]:
-    """Keep pieces in order that overlap nothing before them, and cut the last at ``end``."""
-    kept: list[ReuseSpan] = []
-    at = 0
-    for piece in pieces:
-        if piece.target.start >= at:
-            cut = piece.cut(end)
-            if cut is not None:
-                kept.append(cut)
-                at = cut.target.end
-    return kept
-
-
-def _drop_short_runs(plan: Plan, min_span: int) -> Plan:
-    """Compute approximate runs shorter than ``min_span``: they save nothing and lose as much as long ones."""
-    short = [run.span for run in plan.runs if not run.lossless and len(run.span) < min_span]
-    if not short:
-        return plan
-    kept = [p for p in plan.reuse if not any(s.start <= p.target.start < s.end for s in short)]
-    return Plan(plan.num_tokens, tuple(kept), plan.declined)
 
 
 def _continues(left: ReuseSpan, right: ReuseSpan) -> bool:

@@ -17,7 +17,8 @@ from kvboost.errors import FallbackWarning, InputError, KVBoostError
 from kvboost.policy import ReusePolicy
 from kvboost.protocols import ChunkCache, PromptSegmenter
 from kvboost.runtime.placing import Placer
-from kvboost.runtime.plan import Plan, build_plan
+from kvboost.runtime.plan import Plan
+from kvboost.runtime.planner import build_plan
 from kvboost.runtime.repair import STRATEGIES, RepairContext, Selection
 from kvboost.runtime.report import ReuseReport, count_tiers, tier_spans
 from kvboost.runtime.slab import HEAD_ROOM_TOKENS, SlabCache
