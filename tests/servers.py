@@ -1,12 +1,14 @@
-"""Real cache server processes for tests."""
+"""Real server processes for tests."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -15,7 +17,7 @@ START_TIMEOUT_S = 120
 
 
 @dataclass(frozen=True)
-class CacheServer:
+class RunningServer:
     """A running server; ``address`` is what a client needs, ``process`` may be killed at will."""
 
     address: str
@@ -28,7 +30,7 @@ class CacheServer:
 
 
 @contextmanager
-def cache_server(address: str = "127.0.0.1:0", *arguments: str, embedder: str = "none") -> Iterator[CacheServer]:
+def cache_server(address: str = "127.0.0.1:0", *arguments: str, embedder: str = "none") -> Iterator[RunningServer]:
     """Run ``kvboost serve-cache`` on ``address`` (``host:port`` or ``unix:/path``) until the block ends.
 
     Port 0 takes a free one. ``arguments`` go to the command as they are.
@@ -39,14 +41,37 @@ def cache_server(address: str = "127.0.0.1:0", *arguments: str, embedder: str = 
 
 
 @contextmanager
-def run_server(command: str, arguments: Sequence[str]) -> Iterator[CacheServer]:
+def runtime_server(cache_address: str, model_dir: str | Path, *arguments: str) -> Iterator[RunningServer]:
+    """Run ``kvboost serve-runtime`` with the model of a directory until the block ends.
+
+    ``arguments`` go to the command as they are.
+    """
+    where = ["--address", "127.0.0.1:0", "--cache", cache_address, "--model", str(model_dir), "--threads", "1"]
+    with run_server("serve-runtime", [*where, *arguments]) as server:
+        yield server
+
+
+@contextmanager
+def together(*servers: AbstractContextManager[RunningServer]) -> Iterator[list[RunningServer]]:
+    """Start several servers at the same time: each spends most of its start importing."""
+    with ExitStack() as stack:
+        with ThreadPoolExecutor(len(servers)) as pool:
+            starts = [pool.submit(server.__enter__) for server in servers]
+        for server, start in zip(servers, starts, strict=True):
+            if start.exception() is None:
+                stack.push(server)
+        yield [start.result() for start in starts]
+
+
+@contextmanager
+def run_server(command: str, arguments: Sequence[str]) -> Iterator[RunningServer]:
     """Run a serving subcommand of ``kvboost`` that prints "listening on ADDRESS"; kill it at the end."""
     argv = [sys.executable, "-m", "kvboost.services.cli", command, *arguments]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
     try:
         address = _announced(process)
         _wait_until_serving(address)
-        yield CacheServer(address, process)
+        yield RunningServer(address, process)
     finally:
         process.kill()
         process.wait()

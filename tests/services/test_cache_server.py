@@ -21,7 +21,7 @@ from kvboost.client import CacheClient
 from kvboost.errors import CacheUnavailableError, TruncatedStreamError, UnknownNamespaceError
 from kvboost.types import KVLayout, NewChunk, PutReceipt, PutRequest, Span
 from tests.contracts.chunks import ask, namespace, offer, shape, words
-from tests.servers import CacheServer, cache_server
+from tests.servers import RunningServer, cache_server
 
 NS = namespace()
 KEY = NS.key
@@ -33,13 +33,13 @@ LARGE_BYTES = 32 * LARGE.layout.token_bytes
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[CacheServer]:
+def server() -> Iterator[RunningServer]:
     with cache_server() as running:
         yield running
 
 
 @pytest.fixture
-def client(server: CacheServer) -> Iterator[CacheClient]:
+def client(server: RunningServer) -> Iterator[CacheClient]:
     client = CacheClient(server.address)
     yield client
     client.drop(KEY)
@@ -57,7 +57,7 @@ def put_large(client: CacheClient, count: int) -> list[int]:
     return [m.donor.chunk_id for m in client.match(ask(LARGE.key, docs)).matches]
 
 
-def test_two_clients_share_chunks(server: CacheServer, client: CacheClient) -> None:
+def test_two_clients_share_chunks(server: RunningServer, client: CacheClient) -> None:
     client.open(NS)
     client.put(offer(KEY, [A, B]))
     other = CacheClient(server.address)
@@ -125,7 +125,7 @@ def test_a_namespace_that_this_client_did_not_open_stays_unknown(client: CacheCl
         client.match(ask(namespace(tenant="never opened").key, [A]))
 
 
-def test_health_and_reflection_answer(server: CacheServer) -> None:
+def test_health_and_reflection_answer(server: RunningServer) -> None:
     with grpc.insecure_channel(server.address) as channel:
         check = health_pb2_grpc.HealthStub(channel).Check
         for name in ("", "kvboost.v1.CacheService"):
@@ -171,7 +171,7 @@ def run_cli(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_an_address_in_use_is_refused_in_one_sentence(server: CacheServer, tmp_path: Path) -> None:
+def test_an_address_in_use_is_refused_in_one_sentence(server: RunningServer, tmp_path: Path) -> None:
     second = run_cli("serve-cache", "--address", server.address, "--embedder", "none")
     assert second.returncode == 2
     assert server.address in second.stderr
@@ -197,7 +197,7 @@ def test_nowhere_to_listen_is_refused() -> None:
     assert "--unix" in refused.stderr
 
 
-def test_stats_command(server: CacheServer, client: CacheClient) -> None:
+def test_stats_command(server: RunningServer, client: CacheClient) -> None:
     client.open(NS)
     client.put(offer(KEY, [A, B]))
     client.match(ask(KEY, [A, C]))
