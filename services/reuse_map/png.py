@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -44,12 +45,13 @@ def to_png(page: ReuseMap) -> Image.Image:
     inner = WIDTH - 2 * MARGIN
     drawable = Drawable(fonts.body)
     text = flow(page, lru_cache(maxsize=4096)(lambda part: fonts.body.getlength(drawable(part))), inner)
-    legend_top = MARGIN + 46 + 26 * len(page.facts) + 14
+    facts = [line for fact in page.facts for line in _wrapped(drawable(printable(fact)), fonts.fact, inner)]
+    legend_top = MARGIN + 46 + 26 * len(facts) + 14
     strip_top = legend_top + 30 * (len(page.legend) + bool(page.repaired_tokens)) + 18
     text_top = strip_top + 96
     image = Image.new("RGB", (WIDTH, text_top + _LINE * text.lines + MARGIN), PAPER)
     draw = ImageDraw.Draw(image)
-    _draw_head(draw, page, drawable, fonts)
+    _draw_head(draw, drawable(printable(page.title)), facts, fonts)
     _draw_legend(draw, page, fonts, legend_top)
     draw_strip(draw, page, fonts.small, (MARGIN, strip_top, inner))
     _draw_text(draw, page, text, drawable, fonts, text_top)
@@ -92,10 +94,21 @@ def _font(size: int) -> ImageFont.FreeTypeFont:
     return font
 
 
-def _draw_head(draw: ImageDraw.ImageDraw, page: ReuseMap, drawable: Drawable, fonts: Fonts) -> None:
-    draw.text((MARGIN, MARGIN - 8), drawable(printable(page.title)), INK, fonts.title)
-    for i, fact in enumerate(page.facts):
-        draw.text((MARGIN, MARGIN + 40 + 26 * i), drawable(printable(fact)), MUTED, fonts.fact)
+def _wrapped(text: str, font: ImageFont.FreeTypeFont, width: float) -> list[str]:
+    lines = [""]
+    for word in text.split():
+        longer = f"{lines[-1]} {word}".lstrip()
+        if font.getlength(longer) <= width or not lines[-1]:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return lines
+
+
+def _draw_head(draw: ImageDraw.ImageDraw, title: str, facts: Sequence[str], fonts: Fonts) -> None:
+    draw.text((MARGIN, MARGIN - 8), title, INK, fonts.title)
+    for i, fact in enumerate(facts):
+        draw.text((MARGIN, MARGIN + 40 + 26 * i), fact, MUTED, fonts.fact)
 
 
 def _draw_legend(draw: ImageDraw.ImageDraw, page: ReuseMap, fonts: Fonts, top: int) -> None:

@@ -1,0 +1,1 @@
+"""The demo: a cache server, a model runtime, and what they do to real requests."""
