@@ -27,14 +27,29 @@ def rate_bounds(violations: int, audits: int, confidence: float) -> tuple[float,
     if audits == 0:
         return 0.0, 1.0
     share = violations / audits
-    limit = _log_beta(violations, audits) - math.log(1.0 / (1.0 - confidence))
 
     def ruled_out(rate: float) -> bool:
-        return violations * math.log(rate) + (audits - violations) * math.log1p(-rate) < limit
+        return _rules_out(rate, violations, audits, confidence)
 
     lower = 0.0 if violations == 0 else _edge(share, 0.0, ruled_out)
     upper = 1.0 if violations == audits else _edge(share, 1.0, ruled_out)
     return lower, upper
+
+
+def surely_above(rate: float, violations: int, audits: int, confidence: float) -> bool:
+    """Whether the lower one of :func:`rate_bounds` is above ``rate``."""
+    return violations > rate * audits and _rules_out(rate, violations, audits, confidence)
+
+
+def surely_below(rate: float, violations: int, audits: int, confidence: float) -> bool:
+    """Whether the upper one of :func:`rate_bounds` is below ``rate``."""
+    return violations < rate * audits and _rules_out(rate, violations, audits, confidence)
+
+
+def _rules_out(rate: float, violations: int, audits: int, confidence: float) -> bool:
+    """Whether the observations are too unlikely at ``rate``, in ``(0, 1)``, against the mixture."""
+    likelihood = violations * math.log(rate) + (audits - violations) * math.log1p(-rate)
+    return likelihood < _log_mixture(violations, audits) + math.log(1.0 - confidence)
 
 
 def _edge(inside: float, outside: float, ruled_out: Callable[[float], bool]) -> float:
@@ -48,7 +63,7 @@ def _edge(inside: float, outside: float, ruled_out: Callable[[float], bool]) -> 
     return outside
 
 
-def _log_beta(violations: int, audits: int) -> float:
-    """Return the logarithm of the mixture: B(k + 1/2, n - k + 1/2) / B(1/2, 1/2)."""
+def _log_mixture(violations: int, audits: int) -> float:
+    """Return the logarithm of B(k + 1/2, n - k + 1/2) / B(1/2, 1/2)."""
     missed = audits - violations
     return math.lgamma(violations + 0.5) + math.lgamma(missed + 0.5) - math.lgamma(audits + 1.0) - math.log(math.pi)

@@ -21,7 +21,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from kvboost.policy import ReusePolicy
-from kvboost.runtime.confidence import rate_bounds
+from kvboost.runtime.confidence import rate_bounds, surely_above, surely_below
 from kvboost.runtime.ruling import Floors, Ruling, TierRule, adjusted, ladder
 from kvboost.types import Tier
 
@@ -65,8 +65,6 @@ class TierStatus:
         Least values it is served with.
     audits, violations
         Since the last change of the setting.
-    rate_bounds
-        Of the share of violations at this setting, with ``audit_confidence``.
     retry_in_requests
         Requests until a tier that is off is tried again; None for one that is on.
     """
@@ -77,14 +75,19 @@ class TierStatus:
     top_level: int
     audits: int
     violations: int
-    rate_bounds: tuple[float, float]
     on_probation: bool
     retry_in_requests: int | None
+    confidence: float
 
     @property
     def off(self) -> bool:
         """Whether the tier is switched off at present."""
         return self.retry_in_requests is not None
+
+    @property
+    def rate_bounds(self) -> tuple[float, float]:
+        """Bounds of the share of violations at this setting."""
+        return rate_bounds(self.violations, self.audits, self.confidence)
 
 
 class Controller:
@@ -154,14 +157,13 @@ class Controller:
     def _violates(self, state: _TierState) -> bool:
         """All audits at this setting find any excess in the end; the newest ones find a change soon."""
         confidence, limit = self._policy.audit_confidence, self._policy.max_violation_rate
-        return (
-            rate_bounds(state.violations, state.audits, confidence)[0] > limit
-            or rate_bounds(sum(state.newest), len(state.newest), confidence)[0] > limit
+        return surely_above(limit, state.violations, state.audits, confidence) or surely_above(
+            limit, sum(state.newest), len(state.newest), confidence
         )
 
     def _is_held(self, state: _TierState) -> bool:
-        newest = rate_bounds(sum(state.newest), len(state.newest), self._policy.audit_confidence)
-        return newest[1] <= self._policy.max_violation_rate
+        confidence, limit = self._policy.audit_confidence, self._policy.max_violation_rate
+        return surely_below(limit, sum(state.newest), len(state.newest), confidence)
 
     def _tighten(self, tier: Tier, state: _TierState) -> None:
         if state.stepped_down:
@@ -204,7 +206,7 @@ class Controller:
             top_level=len(state.ladder) - 1,
             audits=state.audits,
             violations=state.violations,
-            rate_bounds=rate_bounds(state.violations, state.audits, self._policy.audit_confidence),
             on_probation=state.on_probation,
             retry_in_requests=None if state.retry_at is None else max(state.retry_at - self._requests, 0),
+            confidence=self._policy.audit_confidence,
         )

@@ -18,12 +18,15 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from kvboost.policy import ReusePolicy
+from kvboost.runtime.audit import Audit
+from kvboost.runtime.controller import Controller
 from kvboost.runtime.fingerprint import adapter_key
 from kvboost.runtime.harvest import new_chunks
 from kvboost.runtime.plan import Plan
 from kvboost.runtime.prepare import Prepared, Preparer
 from kvboost.runtime.report import ReuseCounters, ReuseReport, merge
 from kvboost.runtime.request import Declined, Request, Row, read_request
+from kvboost.runtime.shadow import Watch
 from kvboost.runtime.slab import HEAD_ROOM_TOKENS, SlabCache
 from kvboost.runtime.splice import Splice
 from kvboost.runtime.writer import Writer
@@ -33,10 +36,14 @@ FLUSH_TIMEOUT_S = 30.0
 
 
 class _FirstPass(threading.local):
-    """What the next forward pass of this thread is: armed just before ``generate()`` is called."""
+    """What the next forward pass of this thread is: armed just before ``generate()`` is called.
+
+    A ``watch`` sees that pass and all that follow until ``generate()`` returns.
+    """
 
     armed = False
     splice: Splice | None = None
+    watch: Watch | None = None
     finished_s: float | None = None
 
 
@@ -70,6 +77,7 @@ class Engine:
         self._first = _FirstPass()
         self._adapter = adapter_key(preparer.model)
         model = preparer.model
+        self.audit = Audit(model, preparer.namespace.key, Controller(preparer.policy), self.counters, self._unchanged)
         self._hooks = (
             model.register_forward_pre_hook(self._before_forward, with_kwargs=True),
             model.register_forward_hook(self._after_forward),
@@ -88,7 +96,7 @@ class Engine:
         """
         call = _Call(inputs, _named_arguments(args, kwargs), policy, time.perf_counter())
         request = read_request(self.model, inputs, call.arguments)
-        if isinstance(request, Request) and adapter_key(self.model) != self._adapter:
+        if isinstance(request, Request) and not self._unchanged():
             request = Declined("the active adapters changed since boost(); boost the model again", 0)
         if isinstance(request, Declined):
             result, report = self._decline(request, call)
@@ -112,33 +120,50 @@ class Engine:
         return self.preparer.model
 
     def close(self) -> None:
-        """Put what is pending, take the hooks off the model, and close the cache if it is the engine's own."""
+        """Put what is pending, take the hooks off the model, and close the cache if it is the engine's own.
+
+        Waits for a running audit.
+        """
+        self.audit.close()
         self.writer.close()
         if self._owns_cache:
             self.preparer.cache.close()
         for hook in self._hooks:
             hook.remove()
 
+    def _unchanged(self) -> bool:
+        return adapter_key(self.model) == self._adapter
+
     def _serve_one(self, request: Request, call: _Call) -> tuple[Any, ReuseReport]:
         row = request.rows[0]
         if row.padding:
             return self._serve_batch(request, call)
-        prepared = self.preparer.prepare(row.token_ids, request.new_tokens, call.policy)
+        prepared = self.preparer.prepare(row.token_ids, request.new_tokens, call.policy, self.audit.controller)
         cache = prepared.splice.cache
-        result, ttft_s = self._run(call, cache, prepared.splice)
-        self._store(row, prepared.plan, _sequences(result)[0, row.padding :].tolist(), cache, 0, 0)
+        watch = Watch() if self.audit.wants(prepared) else None
+        result, ttft_s = self._run(call, cache, prepared.splice, watch)
+        ids = self._answered(row, _sequences(result)[0, row.padding :].tolist())
+        self._store(prepared.plan, ids, cache, 0, 0)
+        if watch is not None:
+            self.audit.submit(prepared, watch, 0, ids)
         return result, prepared.report(ttft_s)
 
     def _serve_batch(self, request: Request, call: _Call) -> tuple[Any, ReuseReport]:
-        prepared = [self.preparer.prepare(row.token_ids, 0, call.policy) for row in request.rows]
+        controller = self.audit.controller
+        prepared = [self.preparer.prepare(row.token_ids, 0, call.policy, controller) for row in request.rows]
         cache = self._joined(request, prepared)
-        result, ttft_s = self._run(call, cache, None)
+        audited = [self.audit.wants(ready) for ready in prepared]
+        watch = Watch() if any(audited) else None
+        result, ttft_s = self._run(call, cache, None, watch)
         sequences = _sequences(result)
         per_row = sequences.shape[0] // len(request.rows)
         for i, (row, ready) in enumerate(zip(request.rows, prepared, strict=True)):
             # Beams share the prompt but permute what follows it, so only the prompt is stored.
             ids = sequences[i * per_row, row.padding :].tolist() if request.beams == 1 else list(row.token_ids)
-            self._store(row, ready.plan, ids, cache, i * request.expand, row.padding)
+            ids = self._answered(row, ids)
+            self._store(ready.plan, ids, cache, i * request.expand, row.padding)
+            if watch is not None and audited[i]:
+                self.audit.submit(ready, watch, i * request.expand, ids)
         reports = [ready.report(ttft_s) for ready in prepared]
         return result, reports[0] if len(reports) == 1 else merge(reports, ttft_s)
 
@@ -160,15 +185,18 @@ class Engine:
         cache.set_length(width - 1)
         return cache
 
-    def _run(self, call: _Call, cache: SlabCache | None, splice: Splice | None) -> tuple[Any, float]:
+    def _run(
+        self, call: _Call, cache: SlabCache | None, splice: Splice | None, watch: Watch | None = None
+    ) -> tuple[Any, float]:
         """Call the model's own ``generate()``; return its result and the time to first token."""
         first = self._first
+        first.watch = watch
         first.armed, first.splice, first.finished_s = True, splice, None
         arguments = call.arguments if cache is None else {**call.arguments, "cache": cache}
         try:
             result = self.plain_generate(call.inputs, **arguments)
         finally:
-            first.armed, first.splice = False, None
+            first.armed, first.splice, first.watch = False, None, None
         return result, (first.finished_s or time.perf_counter()) - call.start_s
 
     def _decline(self, declined: Declined, call: _Call) -> tuple[Any, ReuseReport]:
@@ -189,22 +217,26 @@ class Engine:
         splice.arm(end)
         return args, {**kwargs, "input_ids": input_ids, "position_ids": position_ids, "attention_mask": mask}
 
-    def _after_forward(self, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
+    def _after_forward(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if self._first.armed:
             self._first.armed = False
             self._first.finished_s = time.perf_counter()
             if self._first.splice is not None:
                 self._first.splice.disarm()
+        if self._first.watch is not None:
+            self._first.watch.see(output.logits)
 
-    def _store(self, row: Row, plan: Plan, ids: list[int], cache: SlabCache, index: int, padding: int) -> None:
-        """Offer what this row computed to the cache, in the background."""
+    def _answered(self, row: Row, ids: list[int]) -> list[int]:
+        """Return prompt and answer without the padding that follows an end token."""
         ends = end_tokens(self.model)
-        prompt = len(row.token_ids)
-        finished = next((i + 1 for i in range(prompt, len(ids)) if ids[i] in ends), len(ids))
+        return ids[: next((i + 1 for i in range(len(row.token_ids), len(ids)) if ids[i] in ends), len(ids))]
+
+    def _store(self, plan: Plan, ids: list[int], cache: SlabCache, index: int, padding: int) -> None:
+        """Offer what a row computed to the cache, in the background."""
         preparer = self.preparer
 
         def build() -> PutRequest:
-            count = min(finished, cache.get_seq_length() - padding)
+            count = min(len(ids), cache.get_seq_length() - padding)
             at = slice(padding, padding + count)
             keys = torch.stack([layer.keys[index, :, at] for layer in cache.layers])
             values = torch.stack([layer.values[index, :, at] for layer in cache.layers])

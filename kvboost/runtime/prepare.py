@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,11 +16,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from kvboost.errors import FallbackWarning, InputError, KVBoostError
 from kvboost.policy import ReusePolicy
 from kvboost.protocols import ChunkCache, PromptSegmenter
+from kvboost.runtime.controller import Controller
 from kvboost.runtime.placing import Placer
 from kvboost.runtime.plan import Plan
 from kvboost.runtime.planner import build_plan
 from kvboost.runtime.repair import STRATEGIES, RepairContext, Selection
 from kvboost.runtime.report import ReuseReport, count_tiers, tier_spans
+from kvboost.runtime.ruling import Ruling
 from kvboost.runtime.slab import HEAD_ROOM_TOKENS, SlabCache
 from kvboost.runtime.splice import Splice, gaps_before_tail
 from kvboost.runtime.support import ModelSupport
@@ -53,6 +55,8 @@ class Prepared:
         What is left to compute, over the slab that holds the rest.
     recomputed
         Positions that had a donor and are recomputed all the same.
+    ruling
+        The policy that it was prepared under; None for a fallback.
     """
 
     plan: Plan
@@ -61,6 +65,7 @@ class Prepared:
     recompute_ratio: float = 0.0
     fallback: str | None = None
     stages: Stages | None = None
+    ruling: Ruling | None = None
 
     def report(self, ttft_s: float) -> ReuseReport:
         """Return the report of this prompt."""
@@ -72,7 +77,7 @@ class Prepared:
             recompute_ratio=self.recompute_ratio,
             ttft_s=ttft_s,
             stages_s=dict(self.stages.seconds) if self.stages is not None else {},
-            declined=self.plan.declined,
+            declined=self.plan.declined + (self.ruling.declined if self.ruling is not None else ()),
             fallback=self.fallback,
             similarity=min((piece.similarity for piece in self.plan.reuse), default=1.0),
             spans=spans,
@@ -92,7 +97,13 @@ class Preparer:
     policy: ReusePolicy
     probe_lock: threading.Lock
 
-    def prepare(self, token_ids: Sequence[int], new_tokens: int, policy: ReusePolicy | None = None) -> Prepared:
+    def prepare(
+        self,
+        token_ids: Sequence[int],
+        new_tokens: int,
+        policy: ReusePolicy | None = None,
+        controller: Controller | None = None,
+    ) -> Prepared:
         """Reuse what can be reused for a prompt of ``N`` tokens; a cache fault means full prefill.
 
         Parameters
@@ -101,10 +112,14 @@ class Preparer:
             Tokens that will be decoded: head room of the slab.
         policy
             Instead of the model's own policy.
+        controller
+            Makes the policy stricter where the audits asked for it; None takes it as it is, to measure it.
         """
         stages = Stages()
+        rules = policy or self.policy
+        ruling = controller.admit(rules) if controller is not None else Ruling(rules)
         try:
-            return self._prepare(token_ids, new_tokens, policy or self.policy, stages)
+            return replace(self._prepare(token_ids, new_tokens, ruling, stages), ruling=ruling)
         except InputError:
             raise
         except KVBoostError as error:
@@ -113,8 +128,8 @@ class Preparer:
             )
             return self._blank(token_ids, new_tokens, stages, f"{type(error).__name__}: {error}")
 
-    def _prepare(self, token_ids: Sequence[int], new_tokens: int, policy: ReusePolicy, stages: Stages) -> Prepared:
-        plan = self._plan(token_ids, policy, stages)
+    def _prepare(self, token_ids: Sequence[int], new_tokens: int, ruling: Ruling, stages: Stages) -> Prepared:
+        plan = self._plan(token_ids, ruling.policy, stages)
         if not plan.reuse:
             return self._blank(token_ids, new_tokens, stages, None, plan)
         cache = SlabCache(self.support.layout, len(token_ids) + new_tokens + HEAD_ROOM_TOKENS, self.model.device)
@@ -122,6 +137,7 @@ class Preparer:
             missing = Placer(plan, self.support, cache).place(self.cache.fetch(self.namespace.key, plan.chunk_ids()))
             if missing:
                 plan = plan.without(missing, "evicted between match and fetch")
+        policy = ruling.policy_for({piece.tier for piece in plan.reuse})
         ids = torch.tensor(token_ids, device=self.model.device)
         with stages.measure("repair"):
             selection, ratio = self._select(plan, cache, ids, policy)
