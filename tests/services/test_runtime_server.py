@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from kvboost.services.grpc_server import start_server
 from kvboost.services.runtime_server import SERVICE_NAME, RuntimeServicer, ServedModel
 from kvboost.services.runtime_server.inputs import read_ask, token_ids_of
 from kvboost.services.runtime_server.turns import Turns
-from kvboost.types import Span, Tier
+from kvboost.types import PutReceipt, PutRequest, Span, Tier
 from kvboost.v1 import runtime_pb2 as pb
 from kvboost.v1 import runtime_pb2_grpc as pb_grpc
 from tests.boosting import boosted, document, engine_of, new_cache, tokenizer
@@ -126,9 +127,33 @@ def test_skip_cache_neither_looks_up_nor_stores(running: Running) -> None:
     assert running.cache.stats().namespaces[0] == before
 
 
-def test_wait_for_store_ends_when_the_chunks_are_there(running: Running) -> None:
+def test_storing_goes_on_behind_the_answer(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_store, stored = threading.Event(), threading.Event()
+    put = running.cache.put
+
+    def held_put(request: PutRequest) -> PutReceipt:
+        may_store.wait(60)
+        receipt = put(request)
+        stored.set()
+        return receipt
+
+    monkeypatch.setattr(running.cache, "put", held_put)
+    running.client.answer(document(5), max_new_tokens=4)
+    assert not stored.is_set()
+    may_store.set()
+    assert stored.wait(60)
+
+
+def test_wait_for_store_ends_when_the_chunks_are_there(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    put = running.cache.put
+
+    def slow_put(request: PutRequest) -> PutReceipt:
+        time.sleep(0.3)
+        return put(request)
+
+    monkeypatch.setattr(running.cache, "put", slow_put)
     before = running.cache.stats().namespaces[0].chunks
-    running.client.answer(document(5), max_new_tokens=4, wait_for_store=True)
+    running.client.answer(document(23), max_new_tokens=4, wait_for_store=True)
     assert running.cache.stats().namespaces[0].chunks > before
 
 
