@@ -58,8 +58,10 @@ class Loss:
 @torch.no_grad()
 def full_prefill(engine: Engine, token_ids: Sequence[int], max_new_tokens: int) -> FullPrefill:
     """Answer greedily with the plain model."""
+    ids = torch.tensor([list(token_ids)], device=engine.model.device)
     result, ttft_s = engine.run_plain(
-        torch.tensor([list(token_ids)], device=engine.model.device),
+        ids,
+        attention_mask=torch.ones_like(ids),  # or a pad token in the prompt would be taken for padding
         max_new_tokens=max_new_tokens,
         do_sample=False,
         return_dict_in_generate=True,

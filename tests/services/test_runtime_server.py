@@ -257,6 +257,13 @@ def test_a_cold_request_scores_as_equal_and_finds_nothing_of_its_own(running: Ru
     assert again.report.reused_tokens > 0  # stored all the same, afterwards
 
 
+def test_a_pad_token_in_the_prompt_is_a_token_like_any_other(client: RuntimeClient) -> None:
+    answer = client.answer(f"<pad>{document(24)}<pad>", max_new_tokens=8, score_against_full=True)
+    assert answer.score is not None
+    assert answer.score.kl_mean < 1e-5
+    assert answer.score.full_answer == answer.text
+
+
 def test_a_score_tells_what_moved_chunks_cost(client: RuntimeClient) -> None:
     one, two = document(14), document(15)
     client.answer(f"{one}\n\n{two}", max_new_tokens=4, wait_for_store=True)
