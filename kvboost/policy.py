@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from kvboost.errors import PolicyError
 from kvboost.types import Tier
 
-REUSE_TIERS = (Tier.PREFIX, Tier.EXACT, Tier.SIMILAR)
+DEFAULT_TIERS = (Tier.PREFIX, Tier.EXACT, Tier.SIMILAR)
+REUSE_TIERS = (*DEFAULT_TIERS, Tier.SUBSTITUTE)
 REPAIRS = ("none", "head", "deviation", "query", "head+query", "query+deviation", "random")
 
 
@@ -20,12 +21,14 @@ class ReusePolicy:
     Attributes
     ----------
     tiers
-        The tiers that may be reused, of ``prefix``, ``exact`` and ``similar``, in any order. Only ``prefix`` is
-        lossless. An empty list turns reuse off.
+        The tiers that may be reused, of ``prefix``, ``exact``, ``similar`` and ``substitute``, in any order. Only
+        ``prefix`` is lossless. With ``substitute`` the wording of a cached chunk above the threshold stands in for
+        a reworded one unless a number, a negation or a name differs; it is off unless listed. An empty list turns
+        reuse off.
     threshold
-        Cosine similarity in ``[0, 1]`` that a cached chunk must reach to be nominated for the ``similar`` tier.
-        Raising it never raises reuse; 1.0 nominates identical embeddings only. It says nothing about what is
-        copied from a nominee: that is decided by token ids.
+        Cosine similarity in ``[0, 1]`` that a cached chunk must reach to be nominated for the ``similar`` or
+        ``substitute`` tier. Raising it never raises reuse; 1.0 nominates identical embeddings only. What is copied
+        from a nominee in the ``similar`` tier is decided by token ids alone.
     min_span
         The shortest run of tokens, at least 1, worth reusing on its own.
     repair
@@ -70,7 +73,7 @@ class ReusePolicy:
         If a value is unknown or out of range; the sentence names the field.
     """
 
-    tiers: tuple[Tier, ...] = REUSE_TIERS
+    tiers: tuple[Tier, ...] = DEFAULT_TIERS
     threshold: float = 0.85
     min_span: int = 8
     repair: str = "query"
@@ -121,8 +124,6 @@ def _tiers(names: Iterable[str]) -> tuple[Tier, ...]:
         raise PolicyError(f"tiers {names!r} must be a list of names; known tiers are {known}")
     wanted = list(names)
     for name in wanted:
-        if name == Tier.SUBSTITUTE:
-            raise PolicyError(f"tier 'substitute' is not offered by this version; choose from {known}")
         if name not in REUSE_TIERS:
             raise PolicyError(f"tier {str(name)!r} is unknown; choose from {known}")
     return tuple(tier for tier in REUSE_TIERS if tier in wanted)

@@ -88,7 +88,6 @@ def test_variables_are_read_in_the_type_of_their_field() -> None:
         ("[policy]\ntiers = [1]", ["policy.tiers must be a list of names"]),
         ("[policy]\nthreshold = nan", ["threshold NaN", "[0, 1]"]),
         ("[policy]\nthreshold = 1.01", ["threshold 1.01", "[0, 1]"]),
-        ('[policy]\ntiers = ["substitute"]', ["'substitute' is not offered"]),
         ('[cache]\nmax_bytes = "2 gigs"', ["cache.max_bytes must be", '"2GiB"']),
         ("[cache]\nmax_bytes = 0", ["max_bytes 0 must be at least 1"]),
         ('[cache]\naddress = "localhost"', ["address 'localhost'", "host:port"]),
@@ -217,9 +216,8 @@ def test_policy_refuses_thresholds_that_are_no_cosine(threshold: object) -> None
 @pytest.mark.parametrize(
     ("settings_", "wanted"),
     [
-        ({"tiers": ["prefix", "exakt"]}, "tier 'exakt' is unknown; choose from prefix, exact, similar"),
+        ({"tiers": ["prefix", "exakt"]}, "tier 'exakt' is unknown; choose from prefix, exact, similar, substitute"),
         ({"tiers": ["computed"]}, "tier 'computed' is unknown"),
-        ({"tiers": [Tier.SUBSTITUTE]}, "tier 'substitute' is not offered"),
         ({"tiers": "prefix"}, "must be a list"),
         ({"tiers": 3}, "must be a list"),
         ({"repair": "magic"}, "repair 'magic' is unknown; choose one of none, head, "),

@@ -91,8 +91,8 @@ def _changed(
     for tag, i1, i2, j1, j2 in opcodes:
         if tag == "equal":
             continue
-        before = decode(_widened(donor_ids, i1, i2, decode))
-        after = decode(_widened(target_ids, j1, j2, decode))
+        before = decode(widened(donor_ids, i1, i2, decode))
+        after = decode(widened(target_ids, j1, j2, decode))
         if changes_fact(before, after):
             # A pure deletion lies between two tokens: both its neighbours' sentences are affected.
             first, last = (j1, j2 - 1) if j2 > j1 else (max(j1 - 1, 0), j1)
@@ -100,7 +100,7 @@ def _changed(
     return changed
 
 
-def _widened(ids: Sequence[int], start: int, end: int, decode: Decode) -> Sequence[int]:
+def widened(ids: Sequence[int], start: int, end: int, decode: Decode) -> Sequence[int]:
     """Widen ``[start, end)`` to whole words, so that a changed word piece is judged as the word it is part of."""
     while 0 < start < len(ids) and _inside_word(ids, start, decode):
         start -= 1

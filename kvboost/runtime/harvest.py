@@ -24,7 +24,8 @@ def new_chunks(
 
     A chunk with approximately reused tokens is left out: it is in the cache already, and its K/V under the new
     history are approximate. A chunk computed after such tokens is marked as not exact. A chunk that was
-    reused whole in the prefix tier is there already.
+    reused whole in the prefix tier is there already. From the first substitute on nothing is stored: its K/V
+    belong to a wording that the token ids do not tell.
 
     Parameters
     ----------
@@ -42,9 +43,12 @@ def new_chunks(
         if piece.tier is Tier.PREFIX and len(piece.target) == len(piece.donor.token_ids)
     }
     first_approximate = plan.approximate_from
+    first_substitute = plan.substitute_from
     chunks = []
     for chunk in segmenter.segment(token_ids).chunks:
         span = chunk.span
+        if first_substitute is not None and span.end > first_substitute:
+            break
         if span in whole or any(_overlap(span, other) for other in approximate):
             continue
         exact = first_approximate is None or span.end <= first_approximate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvboost.runtime.diff import subtract
 from kvboost.types import Donor, Span, Tier
@@ -19,7 +19,8 @@ class ReuseSpan:
     target
         The prompt positions.
     donor
-        The cached chunk; its tokens ``[offset, offset + len(target))`` equal the target's.
+        The cached chunk; its tokens ``[offset, offset + len(target))`` equal the target's, unless the tier is
+        ``substitute``.
     offset
         First donor token used, counted within the chunk.
     """
@@ -54,16 +55,20 @@ class ReuseSpan:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Neighbouring reused spans of one donor sequence with the same shift; repair works on these."""
+    """Neighbouring reused spans of one donor sequence with the same shift; repair works on these.
+
+    ``substitute`` says that the tokens are the donor's, not the prompt's.
+    """
 
     span: Span
     shift: int
     lossless: bool
+    substitute: bool = False
 
     @property
     def repairable(self) -> bool:
-        """Whether recomputing some of its tokens brings the rest closer to an ordinary prefill."""
-        return not self.lossless
+        """Whether repair may choose tokens of it: not where K/V are right, nor amid another wording."""
+        return not (self.lossless or self.substitute)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +100,12 @@ class Plan:
         runs: list[Run] = []
         previous: ReuseSpan | None = None
         for piece in self.reuse:
-            lossless = piece.tier is Tier.PREFIX
-            if previous is not None and _continues(previous, piece) and runs[-1].lossless == lossless:
-                runs[-1] = Run(Span(runs[-1].span.start, piece.target.end), piece.shift, lossless)
+            run = Run(piece.target, piece.shift, piece.tier is Tier.PREFIX, piece.tier is Tier.SUBSTITUTE)
+            same_kind = runs and (runs[-1].lossless, runs[-1].substitute) == (run.lossless, run.substitute)
+            if previous is not None and same_kind and _continues(previous, piece):
+                runs[-1] = replace(run, span=Span(runs[-1].span.start, piece.target.end))
             else:
-                runs.append(Run(piece.target, piece.shift, lossless))
+                runs.append(run)
             previous = piece
         return tuple(runs)
 
@@ -117,6 +123,11 @@ class Plan:
     def approximate_from(self) -> int | None:
         """First position whose K/V are approximate or depend on such ones; None if there is none."""
         return min((p.target.start for p in self.reuse if p.tier is not Tier.PREFIX), default=None)
+
+    @property
+    def substitute_from(self) -> int | None:
+        """First position that holds another wording than the prompt's; None if there is none."""
+        return min((p.target.start for p in self.reuse if p.tier is Tier.SUBSTITUTE), default=None)
 
     @property
     def tail_start(self) -> int:

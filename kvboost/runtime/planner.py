@@ -2,22 +2,26 @@
 
 The planner trusts nobody: token ids are compared again here, a similar donor lends only the tokens that a diff
 finds equal, and the sentence around a changed fact is computed whole, because K/V after a changed fact still
-carry the old one.
+carry the old one. Only where the policy lists the ``substitute`` tier may a donor's tokens differ from the
+prompt's, and the spans say so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from kvboost.policy import ReusePolicy
 from kvboost.runtime.diff import Decode, compare, subtract
 from kvboost.runtime.plan import Plan, ReuseSpan
+from kvboost.runtime.substitute import tokens_standing_in
 from kvboost.types import Match, Span, Tier
 
 # What is longer has no sentence ends at all, and one changed word in it must not cost the whole text.
 LONGEST_SENTENCE_TOKENS = 256
+# The tiers whose donors an embedding nominates.
+NOMINATED = frozenset({Tier.SIMILAR, Tier.SUBSTITUTE})
 
 
 def build_plan(
@@ -27,6 +31,7 @@ def build_plan(
     policy: ReusePolicy,
     tiers: AbstractSet[Tier],
     decode: Decode,
+    chunks: Sequence[Span] = (),
 ) -> Plan:
     """Decide what is reused.
 
@@ -42,6 +47,8 @@ def build_plan(
         What the user allows, and what the model supports.
     decode
         Token ids to text.
+    chunks
+        The prompt's chunks; a donor's wording stands in for a whole one, or for what the prefix tier left of it.
     """
     allowed = set(policy.tiers) & tiers
     declined: dict[str, None] = {}
@@ -54,10 +61,10 @@ def build_plan(
             else:
                 pieces.append(ReuseSpan(match.target, match.donor, match.donor_span.start, match.tier))
     known = [piece.target for piece in pieces]
-    if Tier.SIMILAR in allowed:
-        for offer in _similar_offers(token_ids, matches, sentences, policy, decode):
-            pieces += offer.pieces
-            known += offer.known
+    prompt = _Prompt(token_ids, sentences, {chunk.end: chunk for chunk in chunks}, decode)
+    for offer in _nominated_offers(prompt, matches, policy, allowed & NOMINATED):
+        pieces += offer.pieces
+        known += offer.known
     pieces = _in_known_sentences(pieces, known, sentences, len(token_ids))
     kept = _disjoint(sorted(pieces, key=lambda p: (p.target.start, p.tier is not Tier.PREFIX)), len(token_ids) - 1)
     plan = Plan(len(token_ids), tuple(kept), tuple(declined))
@@ -76,36 +83,51 @@ def _obstacle(token_ids: Sequence[int], match: Match) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class _Prompt:
+    """The prompt as :func:`build_plan` got it; ``chunks`` by their end."""
+
+    token_ids: Sequence[int]
+    sentences: Sequence[Span]
+    chunks: Mapping[int, Span]
+    decode: Decode
+
+
+@dataclass(frozen=True, slots=True)
 class _Offer:
-    """What a similar donor lends, and the target's tokens in sentences whose facts it shares."""
+    """What a nominee lends, and the target's tokens in sentences whose facts it shares."""
 
     pieces: list[ReuseSpan]
     known: list[Span]
 
 
-def _similar_offers(
-    token_ids: Sequence[int], matches: Sequence[Match], sentences: Sequence[Span], policy: ReusePolicy, decode: Decode
+def _nominated_offers(
+    prompt: _Prompt, matches: Sequence[Match], policy: ReusePolicy, tiers: AbstractSet[Tier]
 ) -> list[_Offer]:
-    """Return, for each target with similar nominees, the offer of the nominee that lends most."""
+    """Return, for each target with nominees, the offer that lends most.
+
+    Where verified tokens and another wording lend as many, the verified tokens are taken.
+    """
     nominees: dict[Span, list[Match]] = {}
     for match in matches:
-        inside = match.target.end <= len(token_ids)
-        if match.tier is Tier.SIMILAR and match.similarity >= policy.threshold and inside:
+        inside = match.target.end <= len(prompt.token_ids)
+        if tiers and match.tier is Tier.SIMILAR and match.similarity >= policy.threshold and inside:
             nominees.setdefault(match.target, []).append(match)
     offers = []
     for target, candidates in nominees.items():
-        options = [_offer_of(token_ids, target, m, sentences, policy.min_span, decode) for m in candidates]
+        options: list[_Offer] = []
+        if Tier.SIMILAR in tiers:
+            options += [_equal_tokens(prompt, target, match, policy.min_span) for match in candidates]
+        if Tier.SUBSTITUTE in tiers:
+            options += [_other_wording(prompt, target, match) for match in candidates]
         offers.append(max(options, key=lambda option: sum(len(p.target) for p in option.pieces)))
     return offers
 
 
-def _offer_of(
-    token_ids: Sequence[int], target: Span, match: Match, sentences: Sequence[Span], min_span: int, decode: Decode
-) -> _Offer:
-    ours = token_ids[target.start : target.end]
+def _equal_tokens(prompt: _Prompt, target: Span, match: Match, min_span: int) -> _Offer:
+    ours = prompt.token_ids[target.start : target.end]
     inside = [Span(max(s.start, target.start) - target.start, min(s.end, target.end) - target.start)
-              for s in sentences if s.start < target.end and s.end > target.start]  # fmt: skip
-    found = compare(match.donor.token_ids, ours, inside, min_span, decode)
+              for s in prompt.sentences if s.start < target.end and s.end > target.start]  # fmt: skip
+    found = compare(match.donor.token_ids, ours, inside, min_span, prompt.decode)
     pieces = [
         ReuseSpan(
             Span(b.start, b.end).shifted(target.start), match.donor, b.donor_start, Tier.SIMILAR, match.similarity
@@ -115,19 +137,41 @@ def _offer_of(
     return _Offer(pieces, subtract(target, [s.shifted(target.start) for s in found.changed]))
 
 
+def _other_wording(prompt: _Prompt, target: Span, match: Match) -> _Offer:
+    """Let the donor's wording stand in for the rest of a chunk that begins as the donor does.
+
+    The prompt's last chunk is never reworded: it is what the request asks.
+    """
+    chunk = prompt.chunks.get(target.end)
+    if chunk is None or chunk.start > target.start or chunk.end == len(prompt.token_ids):
+        return _Offer([], [])
+    begun = target.start - chunk.start
+    donor_ids, ours = match.donor.token_ids, tuple(prompt.token_ids[chunk.start : chunk.end])
+    count = tokens_standing_in(donor_ids, ours, prompt.decode) if donor_ids[:begun] == ours[:begun] else 0
+    if count <= begun:
+        return _Offer([], [])
+    span = Span(target.start, chunk.start + count)
+    return _Offer([ReuseSpan(span, match.donor, begun, Tier.SUBSTITUTE, match.similarity)], [target])
+
+
 def _in_known_sentences(
     pieces: Sequence[ReuseSpan], known: Sequence[Span], sentences: Sequence[Span], num_tokens: int
 ) -> list[ReuseSpan]:
     """Take approximate tokens out of sentences that reach into a chunk with a changed fact, or with no donor.
 
-    A sentence longer than a chunk goes on in the next one, whose own tokens may all be equal.
+    A sentence longer than a chunk goes on in the next one, whose own tokens may all be equal. Another wording
+    is taken whole or not at all.
     """
     seen = bytearray(num_tokens)
     for span in known:
         end = min(span.end, num_tokens)
         seen[span.start : end] = b"\1" * (end - span.start)
     unknown = [s for s in sentences if len(s) <= LONGEST_SENTENCE_TOKENS and 0 in seen[s.start : s.end]]
-    return [part for piece in pieces for part in ([piece] if piece.tier is Tier.PREFIX else piece.outside(unknown))]
+    kept: list[ReuseSpan] = []
+    for piece in pieces:
+        parts = [piece] if piece.tier is Tier.PREFIX else piece.outside(unknown)
+        kept += parts if piece.tier is not Tier.SUBSTITUTE or parts == [piece] else []
+    return kept
 
 
 def _disjoint(pieces: Sequence[ReuseSpan], end: int) -> list[ReuseSpan]:

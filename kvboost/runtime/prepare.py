@@ -19,14 +19,14 @@ from kvboost.protocols import ChunkCache, PromptSegmenter
 from kvboost.runtime.controller import Controller
 from kvboost.runtime.placing import Placer
 from kvboost.runtime.plan import Plan
-from kvboost.runtime.planner import build_plan
+from kvboost.runtime.planner import NOMINATED, build_plan
 from kvboost.runtime.repair import STRATEGIES, RepairContext, Selection
 from kvboost.runtime.report import ReuseReport, count_tiers, tier_spans
 from kvboost.runtime.ruling import Ruling
 from kvboost.runtime.slab import HEAD_ROOM_TOKENS, SlabCache
 from kvboost.runtime.splice import Splice, gaps_before_tail
 from kvboost.runtime.support import ModelSupport
-from kvboost.types import MatchQuery, Namespace, Tier
+from kvboost.types import MatchQuery, Namespace
 
 
 class Stages:
@@ -146,19 +146,25 @@ class Preparer:
     def _plan(self, token_ids: Sequence[int], policy: ReusePolicy, stages: Stages) -> Plan:
         with stages.measure("segment"):
             segmentation = self.segmenter.segment(token_ids)
-        similar = Tier.SIMILAR in policy.tiers and Tier.SIMILAR in self.support.tiers
+        nominating = NOMINATED & self.support.tiers & set(policy.tiers)
         query = MatchQuery(
             namespace=self.namespace.key,
             token_ids=tuple(token_ids),
             chunks=segmentation.chunks,
-            threshold=policy.threshold if similar else None,
+            threshold=policy.threshold if nominating else None,
             max_nominees=policy.max_nominees,
         )
         with stages.measure("match"):
             matches = self.cache.match(query).matches
         with stages.measure("plan"):
             return build_plan(
-                token_ids, matches, segmentation.sentences, policy, self.support.tiers, self.tokenizer.decode
+                token_ids,
+                matches,
+                segmentation.sentences,
+                policy,
+                self.support.tiers,
+                self.tokenizer.decode,
+                [chunk.span for chunk in segmentation.chunks],
             )
 
     def _select(self, plan: Plan, cache: SlabCache, ids: Tensor, policy: ReusePolicy) -> tuple[Selection, float]:
