@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -196,3 +198,14 @@ def test_sigterm_lets_an_answer_end_and_stores_what_it_computed(cluster: Cluster
     chunks = next(n.chunks for n in cache.stats().namespaces if n.namespace == namespace)
     cache.close()
     assert chunks > stored
+
+
+def test_a_runtime_without_its_cache_does_not_start_and_says_why(tmp_path: Path) -> None:
+    argv = ["serve-runtime", "--address", "127.0.0.1:0", "--cache", f"unix:{tmp_path}/none.sock"]
+    done = subprocess.run(
+        [sys.executable, "-m", "kvboost.services.cli", *argv], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 2
+    (sentence,) = done.stderr.splitlines()
+    assert f"no cache server answers at unix:{tmp_path}/none.sock (cache.address)" in sentence
+    assert done.stdout == ""
