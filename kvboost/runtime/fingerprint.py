@@ -12,16 +12,15 @@ from kvboost.runtime.support import ModelSupport
 from kvboost.types import Namespace
 
 SAMPLES_PER_TENSOR = 64
+_NOT_THE_MODEL = {"_name_or_path", "transformers_version", "architectures"}
 
 
 def namespace_of(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, support: ModelSupport, tenant: str = ""
 ) -> Namespace:
     """Return the namespace of ``model``, with its active adapters."""
-    config = model.config
-    name = f"{config._name_or_path or type(model).__name__}@{getattr(config, '_commit_hash', None) or ''}"
     return Namespace(
-        model=f"{name}#{weights_digest(model)}",
+        model=f"{type(model).__name__}#{weights_digest(model)}",
         tokenizer=tokenizer_digest(tokenizer),
         rope=_rope_digest(support),
         layout=support.layout,
@@ -37,7 +36,9 @@ def weights_digest(model: PreTrainedModel) -> str:
     without reading gigabytes; it is no proof against weights altered on purpose.
     """
     digest = hashlib.blake2b(digest_size=16)
-    digest.update(json.dumps(model.config.to_diff_dict(), sort_keys=True, default=str).encode())
+    # Where the files lie and who wrote them does not change K/V: two copies of a model share.
+    settings = {k: v for k, v in model.config.to_diff_dict().items() if k not in _NOT_THE_MODEL}
+    digest.update(json.dumps(settings, sort_keys=True, default=str).encode())
     for name, parameter in sorted(model.named_parameters()):
         if "lora_" in name:
             continue
