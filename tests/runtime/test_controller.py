@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvboost.errors import PolicyError
 from kvboost.policy import ReusePolicy
 from kvboost.runtime.confidence import rate_bounds, surely_above, surely_below
 from kvboost.runtime.controller import Controller
@@ -265,3 +267,25 @@ def test_a_plan_takes_the_ratio_of_the_strictest_of_its_tiers() -> None:
     assert ruling.policy.threshold == pytest.approx(POLICY.threshold + (1.0 - POLICY.threshold) / (STEPS + 1))
     assert ruling.policy_for({Tier.EXACT}).recompute_ratio == POLICY.recompute_ratio
     assert ruling.policy_for({Tier.EXACT, Tier.SIMILAR}).recompute_ratio == pytest.approx(raised)
+
+
+# ------------------------------------------------------------------------------------------- the policy fields
+
+
+@pytest.mark.parametrize(
+    ("field", "good", "bad"),
+    [
+        ("audit_rate", [0, 0.5, 1], [-0.1, 1.1, math.nan, True, "0.5"]),
+        ("max_kl", [1e-6, 1, 50.0], [0, -1.0, math.inf, math.nan, True, None]),
+        ("max_violation_rate", [0.001, 0.5, 0.999], [0.0, 0.0009, 1.0, 1, math.nan]),
+        ("audit_confidence", [0.5, 0.999], [0.49, 1.0, 1, math.nan]),
+        ("max_recompute_ratio", [0, 0.05, 1], [-0.1, 1.5, math.nan]),
+    ],
+)
+def test_audit_fields_are_checked_by_name(field: str, good: list[float], bad: list[object]) -> None:
+    for value in good:
+        assert getattr(ReusePolicy(**{field: value}), field) == float(value)
+        Controller(ReusePolicy(**{field: value})).admit(POLICY)
+    for value in bad:
+        with pytest.raises(PolicyError, match=f"^{field} .* must be "):
+            ReusePolicy(**{field: value})  # type: ignore[arg-type]
