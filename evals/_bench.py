@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -118,8 +118,8 @@ class Bench:
 
     @property
     def policy(self) -> ReusePolicy:
-        """The configured policy, the default one unless the user changed it."""
-        return self.config.policy
+        """The configured policy, without the audits that would run, and change it, between two measurements."""
+        return replace(self.config.policy, audit_rate=0.0)
 
     def namespace(self) -> str:
         """Return the key that the model's K/V are filed under."""

@@ -37,7 +37,9 @@ def shortened(tokenizer: PreTrainedTokenizerBase, text: str, tokens: int) -> str
 
     It ends, in this order of liking, with a paragraph, a line or a sentence, between 0.6 and 1.1 times ``tokens``.
     """
-    ends = [end for _, end in tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]]
+    # Longer texts than the model reads are expected here, so no warning of them.
+    made = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    ends = [end for _, end in made["offset_mapping"]]
     least, most = int(0.6 * tokens), int(1.1 * tokens)
     if len(ends) <= least:
         return None

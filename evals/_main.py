@@ -47,7 +47,9 @@ class Eval:
 
 
 def run(chosen: Eval, argv: Sequence[str] | None = None, bench: Bench | None = None) -> int:
-    """Run one eval from its command line; the exit status is 2 for a mistake in what the user gave.
+    """Run one eval from its command line.
+
+    The exit status is 1 if the result lists ``failures``, and 2 for a mistake in what the user gave.
 
     ``bench`` stands in for the model that the arguments name.
     """
@@ -80,7 +82,9 @@ def run(chosen: Eval, argv: Sequence[str] | None = None, bench: Bench | None = N
     if args.json is not None:
         args.json.write_text(text + "\n", encoding="utf-8")
     print(text)
-    return 0
+    for failure in result.get("failures", ()):
+        print(f"python -m evals.{chosen.name}: failed: {failure}", file=sys.stderr)
+    return int(bool(result.get("failures")))
 
 
 def load_bench(args: argparse.Namespace) -> Bench:

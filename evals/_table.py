@@ -26,5 +26,5 @@ def _cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.3g}" if 0 < abs(value) < 0.1 else f"{value:.3f}"
+        return f"{value:.1e}" if 0 < abs(value) < 0.001 else f"{value:.4f}"
     return str(value)
