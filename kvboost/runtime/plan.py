@@ -147,6 +147,20 @@ class Plan:
         """Return the plan with one more reason why something was not reused or repaired."""
         return Plan(self.num_tokens, self.reuse, (*self.declined, reason))
 
+    def leading(self) -> Plan:
+        """Return the plan reduced to what covers the prompt from its start without a gap.
+
+        Only a model that passed the gate can fill a gap; any other gets an ordinary prefill of what follows.
+        """
+        at = 0
+        kept = []
+        for piece in self.reuse:
+            if piece.target.start != at:
+                break
+            kept.append(piece)
+            at = piece.target.end
+        return Plan(self.num_tokens, tuple(kept), self.declined)
+
     def lossless_only(self) -> Plan:
         """Return the plan reduced to its prefix tier."""
         return Plan(self.num_tokens, tuple(p for p in self.reuse if p.tier is Tier.PREFIX), self.declined)

@@ -67,8 +67,8 @@ def build_plan(
         known += offer.known
     pieces = _in_known_sentences(pieces, known, sentences, len(token_ids))
     kept = _disjoint(sorted(pieces, key=lambda p: (p.target.start, p.tier is not Tier.PREFIX)), len(token_ids) - 1)
-    plan = Plan(len(token_ids), tuple(kept), tuple(declined))
-    return _drop_short_runs(plan, policy.min_span)
+    plan = _drop_short_runs(Plan(len(token_ids), tuple(kept), tuple(declined)), policy.min_span)
+    return plan.leading() if tiers <= {Tier.PREFIX} else plan
 
 
 def _obstacle(token_ids: Sequence[int], match: Match) -> str:

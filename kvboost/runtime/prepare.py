@@ -137,6 +137,7 @@ class Preparer:
             missing = Placer(plan, self.support, cache).place(self.cache.fetch(self.namespace.key, plan.chunk_ids()))
             if missing:
                 plan = plan.without(missing, "evicted between match and fetch")
+                plan = plan if Tier.EXACT in self.support.tiers else plan.leading()
         policy = ruling.policy_for({piece.tier for piece in plan.reuse})
         ids = torch.tensor(token_ids, device=self.model.device)
         with stages.measure("repair"):

@@ -7,6 +7,7 @@ slab writes their K/V between the reused ones.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,21 +65,21 @@ class Splice:
 
     def run(self, model: PreTrainedModel, end: int) -> None:
         """Compute everything before position ``end`` in one pass of our own; afterwards the cache holds it."""
-        if len(self.positions(end)) > 0:
+        if len(self.scattered) > 0:
             input_ids, position_ids, mask = self.arguments(model, end)
             self.arm(end)
             try:
-                model(
-                    input_ids=input_ids,
-                    position_ids=position_ids,
-                    attention_mask=mask,
-                    cache=self.cache,
-                    use_cache=True,
-                    **last_logits_only(model),
-                )
+                self._forward(model, input_ids, position_ids=position_ids, attention_mask=mask)
             finally:
                 self.disarm()
+        elif self.tail_start < end:
+            # An ordinary pass over a suffix: this also goes with models that take no positions or masks of ours.
+            self.cache.set_length(self.tail_start)
+            self._forward(model, self.token_ids[self.tail_start : end][None])
         self.cache.set_length(end)
+
+    def _forward(self, model: PreTrainedModel, input_ids: Tensor, **arguments: Any) -> None:
+        model(input_ids=input_ids, cache=self.cache, use_cache=True, **arguments, **last_logits_only(model))
 
 
 def gaps_before_tail(plan: Plan, device: torch.device | str) -> Tensor:

@@ -210,3 +210,14 @@ def test_neighbours_of_one_donor_sequence_and_shift_are_one_run(second, runs):
 def test_an_empty_plan_computes_everything():
     plan = Plan(5, ())
     assert (plan.compute, plan.tail_start, plan.lossless, plan.approximate_from) == ((Span(0, 5),), 0, True, None)
+
+
+def test_a_model_with_the_prefix_tier_alone_gets_no_gaps_to_fill():
+    matches = [
+        Match(Span(a, b), donor(TOKENS[a:b], a, number), Span(0, b - a), Tier.PREFIX)
+        for number, (a, b) in enumerate([(0, 8), (8, 12), (16, 24)])
+    ]
+    sentences = [Span(0, 30)]
+    for tiers, end in [(ALL, 24), ({Tier.PREFIX}, 12)]:
+        plan = build_plan(TOKENS, matches, sentences, ReusePolicy(), tiers, tokenizer().decode)
+        assert plan.tail_start == end
