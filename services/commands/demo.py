@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     with ended_like_ctrl_c():
         _download(config)
         with running_servers(config) as servers:
-            print(f"{servers.info.model}: a cache server and a runtime, each in a process of its own", flush=True)
+            print(f"{servers.info.model}\na cache server and a runtime, each in a process of its own", flush=True)
             outcomes = four_requests(servers, args.seed, lambda one: print(outcome_lines(one), flush=True))
         print(summary(outcomes), flush=True)
         paths = _draw(outcomes, args.out)

@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kvboost.client import CacheClient, RuntimeClient
@@ -37,7 +37,11 @@ class Servers:
 
 @contextmanager
 def running_servers(config: Config) -> Iterator[Servers]:
-    """Run both servers, configured alike, on unix sockets in a temporary folder until the block ends."""
+    """Run both servers, configured alike, on unix sockets in a temporary folder until the block ends.
+
+    Audits are off: every request of the demo is compared with full prefill anyway.
+    """
+    config = replace(config, policy=replace(config.policy, audit_rate=0.0))
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kvboost-demo-")))
         (folder / "kvboost.toml").write_text(to_toml(config), encoding="utf-8")

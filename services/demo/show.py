@@ -82,9 +82,10 @@ def _plain_answer(outcome: Outcome) -> str:
 
 def _number(outcome: Outcome) -> str:
     request, text = outcome.request, outcome.answer.text
-    found = "in the answer" if (request.expected or "") in text else "NOT in the answer"
-    stale = "; the old one is in it" if request.old and request.old in text else ""
-    return f"{request.expected} is {found}{stale}"
+    if request.expected and request.expected in text:
+        return f"{request.expected} is in the answer"
+    stale = f"; {request.old}, the old one, is" if request.old and request.old in text else ""
+    return f"{request.expected} is NOT in the answer{stale}"
 
 
 def _on_one_line(text: str) -> str:
