@@ -26,7 +26,7 @@ from kvboost.runtime.ruling import Ruling
 from kvboost.runtime.slab import HEAD_ROOM_TOKENS, SlabCache
 from kvboost.runtime.splice import Splice, gaps_before_tail
 from kvboost.runtime.support import ModelSupport
-from kvboost.types import MatchQuery, Namespace
+from kvboost.types import MatchQuery, Namespace, Tier
 
 
 class Stages:
