@@ -3,6 +3,23 @@
 While a recomputed token's K/V are written at a layer, the mean difference to what stood there is added, shrunk,
 to the tokens of the same run that are kept. Keys are un-rotated first, so that position drops out of the
 difference. It costs no extra pass: it happens when the cache is updated.
+
+How much the mean is shrunk is taken from the sample, for each layer, run and head: a James-Stein estimate
+(James and Stein, 1961), ``1 - (trace of the covariance / n) / |mean|^2``, not below 0 and at most 0.6. Mean KL to
+full prefill on the demo model, 3 prompts of about 2,100 tokens with six documents in a new order, query repair,
+rotate only .0154:
+
+=====================================  =====  =====  =====
+recompute ratio                          .05    .15    .30
+=====================================  =====  =====  =====
+no shift                               .0139  .0110  .0064
+``n / (n + 15)``, at most .6           .0132  .0098  .0048
+James-Stein, at most .6                .0132  .0086  .0045
+James-Stein by head, at most .6        .0131  .0084  .0045
+James-Stein, at most .8                .0135  .0097  .0046
+James-Stein, thrice the variance       .0133  .0099  .0051
+kriging: nearer tokens count more      .0128  .0091  .0049
+=====================================  =====  =====  =====
 """
 
 from __future__ import annotations
@@ -16,9 +33,7 @@ from torch import Tensor
 from kvboost.runtime.rope import Rope, rotated
 from kvboost.types import Span
 
-# Half of the mean difference is the best estimate at about 15 tokens; the trial in the design measured best
-# shrinks of .25 at 6, .5 at 15 and .6 at 45 recomputed tokens a document.
-HALF_WEIGHT_TOKENS = 15
+# The tokens that are recomputed are those that matter most, no fair sample of the rest.
 MAX_WEIGHT = 0.6
 
 
@@ -29,12 +44,6 @@ class RunShift:
     span: Span
     rows: Tensor
     positions: Tensor
-
-    @property
-    def weight(self) -> float:
-        """Share of the mean difference that is applied."""
-        count = len(self.rows)
-        return min(count / (count + HALF_WEIGHT_TOKENS), MAX_WEIGHT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +78,26 @@ class LayerShift:
             key_gap = new_keys[:, run.rows].float() - keys[:, run.positions].float()
             if self.rope is not None:
                 key_gap = rotated(key_gap, self.cos[run.positions], -self.sin[run.positions], self.rope)
-            mean_key = key_gap.mean(dim=1, keepdim=True) * run.weight
+            mean_key = shrunk_mean(key_gap)
             if self.rope is not None:
                 mean_key = rotated(mean_key.expand(-1, len(run.span), -1), self.cos[at], self.sin[at], self.rope)
             _add(keys[:, at], mean_key)
             value_gap = new_values[:, run.rows].float() - values[:, run.positions].float()
-            _add(values[:, at], value_gap.mean(dim=1, keepdim=True) * run.weight)
+            _add(values[:, at], shrunk_mean(value_gap))
+
+
+def shrunk_mean(gaps: Tensor) -> Tensor:
+    """Return the mean of ``gaps`` (``[heads, n, dim]``) over the tokens, shrunk head by head: ``[heads, 1, dim]``.
+
+    A single token tells nothing of the spread, so its gap is taken for chance.
+    """
+    count = gaps.shape[1]
+    mean = gaps.mean(dim=1, keepdim=True)
+    if count == 1:
+        return torch.zeros_like(mean)
+    error = (gaps - mean).square().sum(dim=(1, 2), keepdim=True) / (count - 1) / count
+    weight = 1.0 - error / mean.square().sum(dim=2, keepdim=True).clamp_min(torch.finfo(mean.dtype).tiny)
+    return mean * weight.clamp(0.0, MAX_WEIGHT)
 
 
 def plan_shift(runs: Sequence[Span], positions: Tensor) -> list[RunShift]:
