@@ -96,8 +96,8 @@ class Engine:
         """
         call = _Call(inputs, _named_arguments(args, kwargs), policy, time.perf_counter())
         request = read_request(self.model, inputs, call.arguments)
-        if isinstance(request, Request) and not self._unchanged():
-            request = Declined("the active adapters changed since boost(); boost the model again", 0)
+        if isinstance(request, Request) and (obstacle := self._obstacle(request)):
+            request = Declined(obstacle, sum(len(row.token_ids) for row in request.rows))
         if isinstance(request, Declined):
             result, report = self._decline(request, call)
         else:
@@ -130,6 +130,15 @@ class Engine:
             self.preparer.cache.close()
         for hook in self._hooks:
             hook.remove()
+
+    def _obstacle(self, request: Request) -> str:
+        """Name why this model cannot reuse anything for this request, or return an empty string."""
+        limit = self.preparer.support.longest_prompt
+        if limit is not None and any(len(row.token_ids) > limit for row in request.rows):
+            return f"beyond {limit} tokens the model rotates the keys of the whole prompt by other frequencies"
+        if not self._unchanged():
+            return "the active adapters changed since boost(); boost the model again"
+        return ""
 
     def _unchanged(self) -> bool:
         return adapter_key(self.model) == self._adapter

@@ -9,7 +9,8 @@ its architecture. What does not fit is refused by name.
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,12 +42,15 @@ class ModelSupport:
         The tiers that are correct for this model.
     reason
         Why the approximate tiers are refused, or an empty string.
+    longest_prompt
+        Tokens beyond which not even a prefix can be reused, or None: keys of longer prompts are rotated otherwise.
     """
 
     layout: KVLayout
     ropes: tuple[Rope | None, ...]
     tiers: frozenset[Tier]
     reason: str = ""
+    longest_prompt: int | None = None
 
     def rope_layers(self) -> dict[Rope, list[int]]:
         """Layers grouped by rope, without those that do not rotate."""
@@ -58,7 +62,7 @@ class ModelSupport:
 
     def without_approximate(self, reason: str) -> ModelSupport:
         """Return the support that is left when re-aligned reuse is ruled out for ``reason``."""
-        return ModelSupport(self.layout, self.ropes, self.tiers - APPROXIMATE, reason)
+        return replace(self, tiers=self.tiers - APPROXIMATE, reason=reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,7 @@ def examine(model: PreTrainedModel) -> ModelSupport:
         if not reason:
             ropes = tuple(r if isinstance(r, Rope) else None for r in found)
     full = frozenset({Tier.PREFIX}) | APPROXIMATE
-    support = ModelSupport(layout, ropes, full)
+    support = ModelSupport(layout, ropes, full, longest_prompt=_longest_prompt(model))
     return support.without_approximate(reason) if reason else support
 
 
@@ -142,10 +146,22 @@ def _known_obstacle(model: PreTrainedModel) -> str:
     return ""
 
 
+def _longest_prompt(model: PreTrainedModel) -> int | None:
+    """Return where LongRoPE goes over to its other set of frequencies, for all tokens of a prompt at once."""
+    config = model.config.get_text_config(decoder=True)
+    own = getattr(config, "original_max_position_embeddings", None)
+    switching = [p for p in _rope_parameters(config) if p.get("rope_type") in ("longrope", "su")]
+    return min((int(p.get("original_max_position_embeddings") or own or 0) for p in switching), default=None)
+
+
 def _rope_types(config: object) -> list[str]:
+    return [str(p.get("rope_type", "default")) for p in _rope_parameters(config)]
+
+
+def _rope_parameters(config: object) -> list[dict[str, Any]]:
+    """Return the RoPE parameters, one set for each type of layer that has its own."""
     parameters = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    nested = [v for v in parameters.values() if isinstance(v, dict)]
-    return [str(p.get("rope_type", "default")) for p in nested or [parameters]]
+    return [v for v in parameters.values() if isinstance(v, dict)] or [parameters]
 
 
 def _rope_obstacle(found: list[Rope | str | None]) -> str:
