@@ -88,9 +88,7 @@ def settle(model: PreTrainedModel) -> Engine:
     """Wait until everything is stored and embedded; return the engine."""
     engine = engine_of(model)
     engine.writer.flush()
-    store = engine.preparer.cache
-    if isinstance(store, LocalCache):
-        assert store.flush(10.0)
+    assert engine.preparer.cache.flush(10.0)
     return engine
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import warnings
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from kvboost.errors import FallbackWarning, InputError, KVBoostError
+from kvboost.errors import FallbackWarning, InputError, KVBoostError, TensorError, UnknownNamespaceError
 from kvboost.policy import ReusePolicy
 from kvboost.protocols import ChunkCache, PromptSegmenter
 from kvboost.runtime.controller import Controller
@@ -120,13 +121,21 @@ class Preparer:
         ruling = controller.admit(rules) if controller is not None else Ruling(rules)
         try:
             return replace(self._prepare(token_ids, new_tokens, ruling, stages), ruling=ruling)
-        except InputError:
-            raise
         except KVBoostError as error:
+            # K/V that do not fit their layout are the cache's fault; other wrong input is the caller's.
+            if isinstance(error, InputError) and not isinstance(error, TensorError):
+                raise
+            if isinstance(error, UnknownNamespaceError):
+                self._open_again()
             warnings.warn(
                 f"full prefill instead of reuse: {error} ({type(error).__name__})", FallbackWarning, stacklevel=2
             )
             return self._blank(token_ids, new_tokens, stages, f"{type(error).__name__}: {error}")
+
+    def _open_again(self) -> None:
+        """Announce the namespace to a cache that forgot it; this request goes without, later ones do not."""
+        with contextlib.suppress(KVBoostError):
+            self.cache.open(self.namespace)
 
     def _prepare(self, token_ids: Sequence[int], new_tokens: int, ruling: Ruling, stages: Stages) -> Prepared:
         plan = self._plan(token_ids, ruling.policy, stages)
