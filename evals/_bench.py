@@ -23,7 +23,7 @@ from kvboost.runtime.score import FullPrefill, Loss, full_prefill, loss
 
 SESSION_BYTES = 8 * 1024**3
 EMBEDDING_TIMEOUT_S = 120.0
-QUICK_S = 85.0
+QUICK_S = 95.0
 
 
 @dataclass(frozen=True, slots=True)

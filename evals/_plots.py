@@ -48,6 +48,11 @@ def figure(path: Path, title: str, columns: int = 1, width: float = 5.2, height:
         try:
             yield list(axes[0])
             drawn.tight_layout()
-            drawn.savefig(path, dpi=150)
+            drawn.savefig(path, dpi=150, bbox_inches="tight")
         finally:
             pyplot.close(drawn)
+
+
+def legend_beside(axis: Any) -> None:
+    """Put the legend to the right of ``axis``, where it hides nothing."""
+    axis.legend(loc="center left", bbox_to_anchor=(1.02, 0.5))

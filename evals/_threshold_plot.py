@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evals._plots import COLOURS, MARKERS, figure
+from evals._plots import COLOURS, MARKERS, figure, legend_beside
 
 
 def draw(result: Mapping[str, Any], path: Path) -> None:
@@ -18,7 +18,10 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
         _panel(axes[1], result, "ttft_ratio", "pareto_ttft")
         axes[1].set_xlabel("time to first token, as a share of full prefill's")
         axes[1].set_title("Time against loss: left and low is better")
-        axes[0].legend(loc="best")
+        for number, (point, thresholds) in enumerate(sorted(_labels(result["cells"]).items())):
+            above = 9 if number % 2 == 0 else -15
+            axes[0].annotate(thresholds, point, textcoords="offset points", xytext=(0, above), ha="center", fontsize=7)
+        legend_beside(axes[1])
 
 
 def _panel(axis: Any, result: Mapping[str, Any], across: str, front: str) -> None:
@@ -38,8 +41,6 @@ def _panel(axis: Any, result: Mapping[str, Any], across: str, front: str) -> Non
             )
     best = sorted((cell[across], cell["kl_mean"]) for cell in cells if cell[front])
     axis.plot([x for x, _ in best], [y for _, y in best], color="#555555", linewidth=1.0, label="Pareto front")
-    for (x, y), thresholds in _labels(cells, across, front).items():
-        axis.annotate(thresholds, (x, y), textcoords="offset points", xytext=(0, -10), ha="center", fontsize=7)
     axis.axhline(result["max_kl"], color="#D55E00", linewidth=1.0, linestyle="--", label="loss asked for")
     # Linear near zero: the prefix tier loses nothing, and has no place on a logarithmic axis.
     axis.set_yscale("symlog", linthresh=1e-3)
@@ -47,11 +48,11 @@ def _panel(axis: Any, result: Mapping[str, Any], across: str, front: str) -> Non
     axis.set_ylabel("mean KL(full || reuse), nats")
 
 
-def _labels(cells: Sequence[Mapping[str, Any]], across: str, front: str) -> dict[tuple[float, float], str]:
-    """Return the thresholds of the front's points; settings that fall on the same point share a label."""
+def _labels(cells: Sequence[Mapping[str, Any]]) -> dict[tuple[float, float], str]:
+    """Return the thresholds on the front of reuse and loss; settings that fall on the same point share a label."""
     labels: dict[tuple[float, float], str] = {}
     for cell in cells:
-        if cell[front] and cell["threshold"] is not None:
-            point = (cell[across], cell["kl_mean"])
+        if cell["pareto"] and cell["threshold"] is not None:
+            point = (cell["reuse_share"], cell["kl_mean"])
             labels[point] = f"{labels[point]}, {cell['threshold']:g}" if point in labels else f"{cell['threshold']:g}"
     return labels

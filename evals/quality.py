@@ -37,7 +37,7 @@ _COLUMNS = (
 def measure(bench: Bench, args: argparse.Namespace) -> Result:
     """Measure every policy on every task."""
     # A quick run runs all strategies on the first prompt alone, and glances at the other tasks.
-    sizes = Sizes(size(args, "items", 4, 12), size(args, "documents", 4, 6), size(args, "document_tokens", 300, 300))
+    sizes = Sizes(size(args, "items", 5, 12), size(args, "documents", 4, 6), size(args, "document_tokens", 340, 340))
     answer_tokens = size(args, "answer_tokens", 32, 48)
     deadline = Deadline(args.quick)
     tasks = _asked(make_tasks(bench.tokenizer, sizes, args), args)
@@ -89,7 +89,7 @@ class _Collected:
             yield {**_full_row(task, "full"), **own, "n": len(measured)}
             loaded = [each.loaded for each in measured if each.loaded is not None]
             if loaded:
-                yield row(loaded, task=task, repair=LOADED, recompute_ratio=0.0)
+                yield row(loaded, self.rotate_only[task][: len(loaded)], task=task, repair=LOADED, recompute_ratio=0.0)
             for (of, repair, ratio, shift), samples in self.samples.items():
                 if of == task:
                     # Every prompt has a sample of rotate only; those of a policy are the first of them.
@@ -107,8 +107,11 @@ def _precision_rows(bench: Bench, task: str, collected: _Collected) -> list[dict
         return []
     losses = precision_noise(bench.model, [(item, measured.full) for item, measured in collected.noisy])
     name = f"full, {str(other_precision(bench.model)).removeprefix('torch.')}"
+    kl_mean = mean(each.kl_mean for each in losses)
+    rotate_only = mean(s.measured.loss.kl_mean for s in collected.rotate_only[task][: len(losses)])
     figures = {
-        "kl_mean": mean(each.kl_mean for each in losses),
+        "kl_mean": kl_mean,
+        "kl_over_rotate_only": kl_mean / rotate_only if rotate_only > 0.0 else None,
         "top1_agreement": mean(each.top1_agreement for each in losses),
         "ttft_ratio": None,
         "n": len(losses),

@@ -54,7 +54,7 @@ class Setting:
 
 def measure(bench: Bench, args: argparse.Namespace) -> Result:
     """Serve every prompt under every setting."""
-    sizes = Sizes(size(args, "items", 4, 12), size(args, "documents", 3, 4), size(args, "document_tokens", 300, 300))
+    sizes = Sizes(size(args, "items", 3, 12), size(args, "documents", 3, 4), size(args, "document_tokens", 300, 300))
     answer_tokens = size(args, "answer_tokens", 32, 48)
     items, source = near_duplicates(bench.tokenizer, sizes, args)
     deadline = Deadline(args.quick)
