@@ -140,10 +140,13 @@ def _equal_tokens(prompt: _Prompt, target: Span, match: Match, min_span: int) ->
 def _other_wording(prompt: _Prompt, target: Span, match: Match) -> _Offer:
     """Let the donor's wording stand in for the rest of a chunk that begins as the donor does.
 
-    The prompt's last chunk is never reworded: it is what the request asks.
+    The prompt's last chunk is never reworded: it is what the request asks. Nor does the beginning of a prompt
+    stand in elsewhere: its first token says nothing and draws attention to itself.
     """
     chunk = prompt.chunks.get(target.end)
     if chunk is None or chunk.start > target.start or chunk.end == len(prompt.token_ids):
+        return _Offer([], [])
+    if match.donor.start == 0 < chunk.start:
         return _Offer([], [])
     begun = target.start - chunk.start
     donor_ids, ours = match.donor.token_ids, tuple(prompt.token_ids[chunk.start : chunk.end])

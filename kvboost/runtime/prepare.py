@@ -173,9 +173,15 @@ class Preparer:
                 segmentation.sentences,
                 policy,
                 self.support.tiers,
-                self.tokenizer.decode,
+                self._decode,
                 [chunk.span for chunk in segmentation.chunks],
             )
+
+    def _decode(self, token_ids: Sequence[int]) -> str:
+        """Return the text of tokens, without the one that begins a prompt: it is no fact of the text behind it."""
+        begin = self.tokenizer.bos_token_id
+        text: str = self.tokenizer.decode([token for token in token_ids if token != begin])
+        return text
 
     def _select(self, plan: Plan, cache: SlabCache, ids: Tensor, policy: ReusePolicy) -> tuple[Selection, float]:
         """Choose the tokens to recompute; return them and the share of the reused tokens that this costs."""
