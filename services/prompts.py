@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from jinja2.exceptions import TemplateError
 
 from kvboost.errors import InputError, PromptError
 
@@ -39,15 +40,17 @@ def prompt_ids(prompt: Prompt, tokenizer: Any) -> list[int]:
     Raises
     ------
     InputError
-        If the prompt is a chat and the tokenizer has no chat template.
+        If the prompt is a chat, and the tokenizer has no chat template or one that it does not fit.
     """
     if isinstance(prompt, str):
-        ids: Sequence[int] = tokenizer(prompt)["input_ids"]
-    elif tokenizer.chat_template is None:
+        return list(tokenizer(prompt)["input_ids"])
+    if tokenizer.chat_template is None:
         raise InputError("the model's tokenizer has no chat template; give the prompt as a text")
-    else:
-        ids = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)["input_ids"]
-    return list(ids)
+    try:
+        encoded = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)
+    except TemplateError as error:
+        raise InputError(f"the chat does not fit the model's chat template: {error}") from error
+    return list(encoded["input_ids"])
 
 
 def _chat(name: str, text: str) -> Prompt:
