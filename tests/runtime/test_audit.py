@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvboost.api import engine_of
+from kvboost.api import engine_of, unboost
 from kvboost.checksum import checksum
 from kvboost.index import LocalCache
 from kvboost.policy import ReusePolicy
@@ -24,7 +24,7 @@ from kvboost.runtime import audit
 from kvboost.runtime.audit_log import HISTORY, AuditLog, AuditRecord, figures
 from kvboost.runtime.controller import Controller
 from kvboost.runtime.ruling import STEPS
-from kvboost.runtime.shadow import ANSWER_TOKENS, Difference, Seen, compare
+from kvboost.runtime.shadow import ANSWER_TOKENS, Difference, Seen, Watch, compare
 from kvboost.types import ChunkKV, Tier
 from tests.boosting import GREEDY, boosted, document, prompt, reused, settle, step_logits, warm
 from tests.fakes import NgramEmbedder
@@ -124,6 +124,17 @@ def test_it_compares_full_prefill_with_what_the_request_saw(arch: str, sampled: 
         assert record.recompute_ratio == model.last_reuse.recompute_ratio
         assert record.namespace == engine.preparer.namespace.key
         assert (record.tier, record.mix) == (Tier.EXACT, "exact")
+
+
+def test_a_watch_takes_down_the_last_position_of_each_pass() -> None:
+    watch = Watch()
+    passes = [torch.randn(2, count, 9, generator=torch.Generator().manual_seed(count)) for count in (5, 1)]
+    for logits in passes:
+        watch.see(logits)
+    seen = Seen.of(watch, 1, [7, 7, 7, 3, 4, 5], prompt_tokens=3)
+    assert (seen.token_ids, seen.answer_ids) == ((7, 7, 7), (3, 4))
+    assert torch.equal(seen.first, passes[0][1, -1])
+    assert seen.tops.tolist() == [int(logits[1, -1].argmax()) for logits in passes]
 
 
 def test_lossless_requests_and_misses_are_not_audited() -> None:
@@ -239,7 +250,7 @@ def test_closing_waits_for_the_running_audit_and_drops_what_waits(monkeypatch: p
             for ids in orders(2):
                 model.generate(ids, **GREEDY)
             assert begun.wait(30.0)
-            closing = threading.Thread(target=engine.audit.close)
+            closing = threading.Thread(target=unboost, args=(model,))
             closing.start()
             closing.join(0.2)
             assert closing.is_alive()
