@@ -14,7 +14,7 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
     with figure(path, "Settings for near-duplicate documents: what reuse costs", columns=2, width=5.6) as axes:
         _panel(axes[0], result, "reuse_share", "pareto")
         axes[0].set_xlabel("share of prompt tokens reused")
-        axes[0].set_title("Reuse against loss: right and low is better")
+        axes[0].set_title("Reuse against loss: right and low is better\n(numbers: similarity thresholds on the front)")
         _panel(axes[1], result, "ttft_ratio", "pareto_ttft")
         axes[1].set_xlabel("time to first token, as a share of full prefill's")
         axes[1].set_title("Time against loss: left and low is better")

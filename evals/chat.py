@@ -21,6 +21,7 @@ from evals._prompts import chat as to_ids
 from evals._table import table
 from evals._tasks import Sizes
 from kvboost.runtime.report import ReuseReport
+from kvboost.runtime.score import FullPrefill
 from kvboost.types import Tier
 from services.progress import bar
 
@@ -28,6 +29,7 @@ _COLUMNS = (
     "chats", "turn", "prompt_tokens", "reuse_share", "prefix_share", "recompute_ratio", "same_as_full",
     "ttft_ratio", "n",
 )  # fmt: skip
+_WARM_UP_TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +87,23 @@ def _play(
         ids = to_ids(bench.tokenizer, messages)
         if deadline.passed() or (limit is not None and len(ids) + answer_tokens > limit):
             return
-        full = session.full(ids, answer_tokens)
-        answer, report = session.chat(ids, answer_tokens, bench.policy)
+        if number == 1:
+            session.full(ids[:_WARM_UP_TOKENS], 1)  # the first pass of a process is slower than all others
+        (answer, report), full = _both(bench, session, ids, answer_tokens, full_first=number % 2 == 1)
         yield number, Played(report, answer == full.answer_ids, report.ttft_s / full.ttft_s)
         own = bench.tokenizer.decode(list(answer), skip_special_tokens=True)
         messages.append({"role": "assistant", "content": own if turn.reply is None else turn.reply})
+
+
+def _both(
+    bench: Bench, session: Session, ids: list[int], answer_tokens: int, full_first: bool
+) -> tuple[tuple[tuple[int, ...], ReuseReport], FullPrefill]:
+    """Answer with reuse and without; who goes first changes by turn, so that neither is favoured."""
+    if full_first:
+        full = session.full(ids, answer_tokens)
+        return session.chat(ids, answer_tokens, bench.policy), full
+    answered = session.chat(ids, answer_tokens, bench.policy)
+    return answered, session.full(ids, answer_tokens)
 
 
 def _row(name: str, turn: int, played: Sequence[Played]) -> dict[str, Any]:
