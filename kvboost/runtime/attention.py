@@ -22,6 +22,12 @@ _RECORDER: ContextVar[AttentionRecorder | None] = ContextVar("kvboost_recorder",
 _PREFIX = "kvboost_recording_"
 
 
+def attention_of(model: PreTrainedModel) -> str:
+    """Return the attention that ``model`` was loaded with, also while another thread records."""
+    name: str = model.config._attn_implementation
+    return name.removeprefix(_PREFIX)
+
+
 @dataclass
 class AttentionRecorder:
     """Sums the attention that each key receives; written to by the attention function during one pass.

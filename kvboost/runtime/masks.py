@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from kvboost.runtime.attention import attention_of
 from kvboost.runtime.support import layer_types
 
 Mask = Tensor | dict[str, Tensor]
@@ -45,7 +46,7 @@ def position_masks(model: PreTrainedModel, positions: Tensor, length: int, fille
 
 
 def _finish(model: PreTrainedModel, visible: Tensor) -> Tensor:
-    if model.config._attn_implementation == "eager":
+    if attention_of(model) == "eager":
         additive = torch.zeros(visible.shape, dtype=model.dtype, device=visible.device)
         additive.masked_fill_(~visible, torch.finfo(model.dtype).min)
         return additive[None, None]

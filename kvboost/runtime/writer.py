@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,21 +27,26 @@ class Writer:
         self._cache = cache
         self._counters = counters
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kvboost-put")
+        self._lock = threading.Lock()
         self._pending: list[Future[None]] = []
 
     def submit(self, build: Callable[[], PutRequest]) -> None:
         """Build a request and put it, both in the background."""
-        self._pending = [job for job in self._pending if not job.done() or job.exception() is not None]
-        self._pending.append(self._executor.submit(self._put, build))
+        with self._lock:
+            self._pending = [job for job in self._pending if not job.done() or job.exception() is not None]
+            self._pending.append(self._executor.submit(self._put, build))
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until everything submitted was put, ``timeout_s`` at most."""
-        pending, self._pending = self._pending, []
+        """Wait until everything submitted was put, ``timeout_s`` at most in all."""
+        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._lock:
+            pending, self._pending = self._pending, []
         for job in pending:
             try:
-                job.result(timeout_s)
+                job.result(None if end_s is None else max(end_s - time.monotonic(), 0.0))
             except FutureTimeoutError:
-                self._pending.append(job)
+                with self._lock:
+                    self._pending.append(job)
             except KVBoostError as error:
                 self._counters.add("put_failures")
                 warnings.warn(f"new chunks were not stored: {error}", FallbackWarning, stacklevel=2)

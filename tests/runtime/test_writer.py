@@ -1,0 +1,145 @@
+"""Storing in the background: in order, off the critical path, and no failure goes unnoticed."""
+
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from kvboost.errors import CacheUnavailableError, FallbackWarning
+from kvboost.runtime.report import ReuseCounters
+from kvboost.runtime.writer import Writer
+from kvboost.types import NewChunk, PutReceipt, PutRequest, Span
+
+
+def request(number):
+    return PutRequest("n", (number,), (NewChunk(Span(0, 1), "", True, b""),))
+
+
+class Recorder:
+    """Keeps what is put; fails where the token is negative, waits for ``gate`` where it is 0."""
+
+    def __init__(self):
+        self.seen = []
+        self.gate = threading.Event()
+
+    def put(self, put):
+        (number,) = put.token_ids
+        if number == 0:
+            self.gate.wait(10.0)
+        if number < 0:
+            raise CacheUnavailableError("gone")
+        self.seen.append(number)
+        return PutReceipt(stored=1)
+
+
+@pytest.fixture
+def parts():
+    cache, counters = Recorder(), ReuseCounters()
+    writer = Writer(cache, counters)
+    yield writer, cache, counters
+    cache.gate.set()
+    writer.close()
+
+
+def test_requests_are_put_in_order(parts):
+    writer, cache, counters = parts
+    for number in range(1, 9):
+        writer.submit(lambda number=number: request(number))
+    writer.flush()
+    assert cache.seen == list(range(1, 9))
+    assert counters.snapshot()["stored_chunks"] == 8
+
+
+def test_submitting_does_not_wait(parts):
+    writer, cache, _ = parts
+    writer.submit(lambda: request(0))
+    writer.submit(lambda: request(1))
+    assert cache.seen == []
+    cache.gate.set()
+    writer.flush()
+    assert cache.seen == [0, 1]
+
+
+def test_a_flush_gives_up_after_its_time_and_the_next_one_waits_again(parts):
+    writer, cache, _ = parts
+    writer.submit(lambda: request(0))
+    writer.flush(0.01)
+    assert cache.seen == []
+    cache.gate.set()
+    writer.flush()
+    assert cache.seen == [0]
+
+
+def test_the_time_to_give_up_counts_for_all_jobs_together(parts):
+    writer, _, _ = parts
+    asked = []
+
+    class Slow:
+        def result(self, timeout):
+            asked.append(timeout)
+            time.sleep(0.01)
+            raise TimeoutError
+
+    writer._pending = [Slow(), Slow(), Slow()]
+    writer.flush(0.015)
+    writer._pending.clear()
+    assert asked == sorted(asked, reverse=True)
+    assert asked[-1] == 0.0
+
+
+def test_a_failure_is_warned_about_once_and_the_rest_is_put(parts):
+    writer, cache, counters = parts
+    for number in (1, -1, 2):
+        writer.submit(lambda number=number: request(number))
+    with pytest.warns(FallbackWarning, match="gone"):
+        writer.flush()
+    writer.flush()
+    assert cache.seen == [1, 2]
+    assert counters.snapshot()["put_failures"] == 1
+
+
+def test_nothing_to_put_asks_nothing(parts):
+    writer, cache, _ = parts
+    writer.submit(lambda: PutRequest("n", (5,), ()))
+    writer.flush()
+    assert cache.seen == []
+
+
+def test_closing_puts_what_is_pending():
+    cache = Recorder()
+    writer = Writer(cache, ReuseCounters())
+    writer.submit(lambda: request(3))
+    writer.close()
+    assert cache.seen == [3]
+
+
+@pytest.mark.filterwarnings("ignore::kvboost.errors.FallbackWarning")
+def test_no_failure_is_lost_between_threads(parts):
+    writer, _, counters = parts
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+
+        def work(_):
+            for _ in range(100):
+                writer.submit(lambda: request(-1))
+                writer.flush()
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(work, range(4)))
+        writer.flush()
+    finally:
+        sys.setswitchinterval(interval)
+    assert counters.snapshot()["put_failures"] == 400
+
+
+def test_while_held_nothing_is_put(parts):
+    writer, cache, _ = parts
+    with writer.held():
+        writer.submit(lambda: request(4))
+        writer.flush(0.02)
+        assert cache.seen == []
+    writer.flush()
+    assert cache.seen == [4]
