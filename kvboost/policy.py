@@ -53,7 +53,8 @@ class ReusePolicy:
         Share in ``[0, 1]`` of the requests with approximate reuse that are audited: after the answer has gone
         out, the full prefill runs in the background and its first-token logits are compared with those that
         the answer began from. This is what the bound rests on; each audit costs one full prefill, so 0.02 costs
-        2 % of what serving without reuse would. 0 turns audits off, and then nothing is bounded.
+        2 % of what serving without reuse would. A tier that is tried again after it was switched off is audited
+        at every request until it is judged. 0 turns audits off, and then nothing is bounded.
     max_kl
         An audited request violates where KL(full prefill || reuse) of the first token exceeds this, in nats,
         above 0. At 0.1 no set of first tokens has changed its probability by more than 0.23 (Pinsker).

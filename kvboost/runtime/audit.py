@@ -1,7 +1,11 @@
 """The audit: on a sampled share of requests the full prefill runs in the shadow, and the difference is logged.
 
 The shadow runs on one background thread after the answer has gone out. What it compares with is what the
-request itself saw: nothing of the reuse is computed again.
+request itself saw: nothing of the reuse is computed again. Requests that reuse the prefix tier alone are not
+audited: their K/V are those of an ordinary prefill.
+
+What is sampled is the requests that found the thread free: under a load that never leaves room for a shadow,
+audits are skipped (and counted), and what they would have said is not known.
 """
 
 from __future__ import annotations
