@@ -22,11 +22,17 @@ def pack(keys: Tensor, values: Tensor, layout: KVLayout) -> memoryview:
     ----------
     keys, values
         ``[layers, kv_heads, T, key_dim]`` and ``[layers, kv_heads, T, value_dim]``; copied.
+
+    Raises
+    ------
+    TensorError
+        If a shape or dtype does not fit ``layout``.
     """
-    layers, heads, tokens, _ = keys.shape
+    layers, heads, tokens = keys.shape[:3]
     dtype = TORCH_DTYPES[layout.dtype]
-    if (layers, heads) != (layout.num_layers, layout.num_kv_heads) or keys.dtype != dtype or values.dtype != dtype:
-        raise TensorError(f"K/V of shape {tuple(keys.shape)} and dtype {keys.dtype} do not fit {layout}")
+    for name, tensor, dim in (("keys", keys, layout.key_dim), ("values", values, layout.value_dim)):
+        if tensor.shape != (layout.num_layers, layout.num_kv_heads, tokens, dim) or tensor.dtype != dtype:
+            raise TensorError(f"{name} of shape {tuple(tensor.shape)} and dtype {tensor.dtype} do not fit {layout}")
     flat = torch.empty((layers, heads * tokens * (layout.key_dim + layout.value_dim)), dtype=dtype)
     flat_keys, flat_values = _parts(flat, layout, tokens)
     flat_keys.copy_(keys)
