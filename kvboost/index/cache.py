@@ -54,7 +54,7 @@ class LocalCache:
     embedder
         Turns chunk texts into vectors; None leaves the similar look-up out.
     max_variants
-        How many histories one and the same chunk content is kept under.
+        How many histories one and the same chunk content is kept under; more for chunks of a few tokens.
     embed_batch
         Chunks per call of the embedder in the background.
     max_waiting_embeddings
@@ -220,7 +220,7 @@ class LocalCache:
 
     def _judge(self, table: NamespaceTable, offer: Offer) -> tuple[Verdict, int | None]:
         history = (offer.parent_hash, offer.prefix_hash)
-        return table.judge(history, offer.content, offer.chunk.exact, self._max_variants)
+        return table.judge(history, offer.content, len(offer.token_ids), offer.chunk.exact, self._max_variants)
 
     def _new_id(self) -> int:
         while True:

@@ -13,6 +13,9 @@ from kvboost.types import Donor, Namespace, NamespaceStats, Tier
 TokenIds = tuple[int, ...]
 History = tuple[bytes, bytes]
 
+SHORT_TOKENS = 16
+SHORT_VARIANTS = 64
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -77,12 +80,16 @@ class NamespaceTable:
         """Ids of all chunks."""
         return list(self._entries)
 
-    def judge(self, history: History, content: bytes, exact: bool, max_variants: int) -> tuple[Verdict, int | None]:
+    def judge(
+        self, history: History, content: bytes, num_tokens: int, exact: bool, max_variants: int
+    ) -> tuple[Verdict, int | None]:
         """Decide whether a chunk is to be stored; for ``REPLACE`` also name the chunk that must go.
 
         A chunk with the same tokens and history is there already, or an exact one replaces an approximate one.
         A new history of known content is kept only if computed exactly and while there are fewer than
-        ``max_variants``: a document met in a thousand orders is stored once or twice.
+        ``max_variants``: a document met in a thousand orders is stored once or twice. Chunks too short to be a
+        document (a chat's turn markers stand in every history) keep the newest ``SHORT_VARIANTS`` histories, so
+        that no chat has a gap at every turn.
         """
         known = self._by_history.get(history)
         if known is not None:
@@ -90,9 +97,14 @@ class NamespaceTable:
                 return Verdict.REPLACE, known.donor.chunk_id
             return Verdict.DUPLICATE, None
         variants = self._contents.get(content)
-        if variants is not None and (not exact or len(variants.chunk_ids) >= max_variants):
+        if variants is None:
+            return Verdict.STORE, None
+        if not exact:
             return Verdict.OVER_VARIANTS, None
-        return Verdict.STORE, None
+        if num_tokens < SHORT_TOKENS and max_variants < SHORT_VARIANTS:
+            full = len(variants.chunk_ids) >= SHORT_VARIANTS
+            return (Verdict.REPLACE, variants.chunk_ids[0]) if full else (Verdict.STORE, None)
+        return (Verdict.OVER_VARIANTS if len(variants.chunk_ids) >= max_variants else Verdict.STORE), None
 
     def add(self, entry: Entry) -> int | None:
         """File a chunk whose history is new; return the id its vector is wanted under, None if there is one."""

@@ -48,12 +48,15 @@ class Paragraph:
         Whether units must not be cut while they fit a chunk.
     breaks
         The unit ends at which a chunk may close before it is full; None: at all of them.
+    marker
+        Whether it is a chat marker, after which a new chunk starts.
     """
 
     start: int
     unit_ends: tuple[int, ...]
     by_line: bool = False
     breaks: frozenset[int] | None = None
+    marker: bool = False
 
     @property
     def end(self) -> int:
@@ -74,7 +77,8 @@ def pack(paragraphs: Iterable[Paragraph], sizes: Sizes, cut: Cut) -> list[int]:
 
     A paragraph shorter than ``min_tokens`` is packed with its short neighbours as if they were the sentences of
     one paragraph; what is left of such a run joins the first chunk of the paragraph after it where that fits
-    (a heading goes with its text), and stands alone where not.
+    (a heading goes with its text), and stands alone where not. A chat marker ends such a run, and never joins the
+    text after it: a document is cut alike wherever it stands.
 
     Parameters
     ----------
@@ -86,7 +90,12 @@ def pack(paragraphs: Iterable[Paragraph], sizes: Sizes, cut: Cut) -> list[int]:
     ends: list[int] = []
     run: list[int] = []
     at = 0
+    after_marker = False
     for paragraph in paragraphs:
+        if after_marker and not paragraph.marker:
+            _close(ends, at, run, sizes, cut)
+            at = ends[-1]
+        after_marker = paragraph.marker
         if len(paragraph) < sizes.min_tokens:
             run.append(paragraph.end)
             continue
@@ -95,11 +104,17 @@ def pack(paragraphs: Iterable[Paragraph], sizes: Sizes, cut: Cut) -> list[int]:
         at = ends[-1] if ends else 0
         ends += _joined(at, paragraph, _pack_paragraph(paragraph, sizes, cut), sizes)
         at = paragraph.end
+    _close(ends, at, run, sizes, cut)
+    return ends
+
+
+def _close(ends: list[int], at: int, run: list[int], sizes: Sizes, cut: Cut) -> None:
+    """Append the chunks of a run of short paragraphs and its rest, and empty it."""
     if run:
         ends += _pack_units(Paragraph(at, tuple(run), by_line=True), sizes, cut)
         if not ends or ends[-1] < run[-1]:
             ends.append(run[-1])
-    return ends
+        run.clear()
 
 
 def _joined(at: int, paragraph: Paragraph, own: list[int], sizes: Sizes) -> list[int]:

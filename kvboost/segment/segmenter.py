@@ -112,7 +112,7 @@ class Segmenter:
         for block, own in zip(blocks, offsets, strict=True):
             units = sorted({end for end in islice(ends, len(own)) if end > at})
             if units:
-                paragraphs.append(Paragraph(at, tuple(units), block.kind.by_line))
+                paragraphs.append(Paragraph(at, tuple(units), block.kind.by_line, marker=block.kind is Kind.MARKER))
                 at = units[-1]
         return self._with_breaks(tokens, paragraphs, self._vectors) if self._vectors else paragraphs
 

@@ -15,8 +15,9 @@ import pytest
 
 from kvboost.errors import InputError
 from kvboost.index import LocalCache
+from kvboost.index.table import SHORT_VARIANTS
 from kvboost.protocols import Vectors
-from kvboost.types import NewChunk, PutReceipt, PutRequest, Span
+from kvboost.types import NewChunk, PutReceipt, PutRequest, Span, Tier
 from tests.contracts.chunks import LAYOUT, ask, namespace, offer, payload_of, shape, text_of, words
 from tests.fakes import NgramEmbedder
 
@@ -268,3 +269,19 @@ def test_large_and_small_chunks_share_the_budget() -> None:
 def test_settings_below_one_are_refused_by_name(name: str) -> None:
     with pytest.raises(InputError, match=name):
         LocalCache(**{name: 0})
+
+
+def test_turn_markers_are_kept_under_many_histories_but_not_without_bound() -> None:
+    cache = LocalCache(1 << 20)
+    cache.open(namespace())
+    marker = words("mk", 6)
+    for i in range(SHORT_VARIANTS + 6):
+        cache.put(offer(namespace().key, [words(f"t{i}"), marker]))
+    kept = [i for i in range(SHORT_VARIANTS + 6) if covered(cache, [words(f"t{i}"), marker]) == 22]
+    assert kept == list(range(6, SHORT_VARIANTS + 6))
+
+
+def covered(cache: LocalCache, chunks: list[tuple[int, ...]]) -> int:
+    """Return how many tokens the prefix tier covers."""
+    matches = cache.match(ask(namespace().key, chunks)).matches
+    return sum(len(m.target) for m in matches if m.tier is Tier.PREFIX)

@@ -222,3 +222,11 @@ def test_a_broken_embedder_is_named():
     segmenter = Segmenter(byte_level(), 4, 64, "embedding", embedder=Broken())
     with pytest.raises(TensorError, match="'broken'"):
         segmenter.segment(ids_of(byte_level(), "One two three four. Five six seven. Eight."))
+
+
+@every
+def test_a_document_is_cut_alike_whatever_turn_it_opens(make, segmenter):
+    document = "The first sentence of a document says what it is about. " * 3
+    opened = [f"<|im_start|>user\n{document}", f"Hi.<|im_end|>\n<|im_start|>system\n{document}"]
+    first, second = ([t for t in texts(segmenter, make, prompt) if "sentence" in t] for prompt in opened)
+    assert first == second
