@@ -33,6 +33,11 @@ from kvboost.runtime.writer import Writer
 from kvboost.types import PutRequest, Tier
 
 FLUSH_TIMEOUT_S = 30.0
+# The parameters of transformers' generate() after `inputs`, in order.
+_POSITIONAL = (
+    "generation_config", "logits_processor", "stopping_criteria", "prefix_allowed_tokens_fn", "synced_gpus",
+    "assistant_model", "streamer", "negative_prompt_ids", "negative_prompt_attention_mask", "custom_generate",
+)  # fmt: skip
 
 
 class _FirstPass(threading.local):
@@ -263,9 +268,20 @@ def end_tokens(model: PreTrainedModel) -> frozenset[int]:
 
 
 def _named_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Name the positional arguments of ``generate()`` after ``inputs``."""
-    names = ("generation_config", "logits_processor", "stopping_criteria", "prefix_allowed_tokens_fn", "synced_gpus")
-    return {**dict(zip(names, args, strict=False)), **kwargs}
+    """Name the positional arguments of ``generate()`` after ``inputs``.
+
+    Raises
+    ------
+    TypeError
+        If there are too many, or one is given twice; as Python itself does.
+    """
+    if len(args) > len(_POSITIONAL):
+        raise TypeError(f"generate() takes at most {len(_POSITIONAL) + 1} positional arguments, not {len(args) + 1}")
+    named = dict(zip(_POSITIONAL, args, strict=False))
+    twice = named.keys() & kwargs.keys()
+    if twice:
+        raise TypeError(f"generate() got multiple values for argument {min(twice)!r}")
+    return {**named, **kwargs}
 
 
 def _sequences(result: Any) -> Tensor:

@@ -113,6 +113,8 @@ class _Settings:
     def obstacle(self) -> str:
         if self._model.training:
             return "the model is in training mode"
+        if torch.is_autocast_enabled(self._model.device.type):
+            return "autocast is on, which gives K/V another precision than those of the cache"
         if self.get("use_cache") is False:
             return "use_cache is off"
         name = next((name for name in _SETTINGS if self.get(name) not in (None, False)), None)

@@ -19,8 +19,8 @@ from kvboost.types import PutRequest
 class Writer:
     """Runs put jobs in order.
 
-    A cache fault costs the stored chunks, never the request: it is warned about at the next :meth:`flush` and
-    counted as ``put_failures``.
+    A cache fault, or no memory left, costs the stored chunks, never the request: it is warned about at the next
+    :meth:`flush` and counted as ``put_failures``.
     """
 
     def __init__(self, cache: ChunkCache, counters: ReuseCounters) -> None:
@@ -47,7 +47,8 @@ class Writer:
             except FutureTimeoutError:
                 with self._lock:
                     self._pending.append(job)
-            except KVBoostError as error:
+            # A device out of memory is a RuntimeError.
+            except (KVBoostError, RuntimeError, MemoryError) as error:
                 self._counters.add("put_failures")
                 warnings.warn(f"new chunks were not stored: {error}", FallbackWarning, stacklevel=2)
 

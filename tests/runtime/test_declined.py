@@ -90,6 +90,15 @@ def test_training_mode(model):
     assert "training mode" in model.last_reuse.declined[0]
 
 
+def test_autocast(model):
+    other = prompt(document(2), document(1))
+    for ids in (IDS, other):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            expected = plain(model, ids, **ARGUMENTS)
+            assert torch.equal(model.generate(ids, **ARGUMENTS), expected)
+        assert "autocast" in model.last_reuse.declined[0]
+
+
 def test_use_cache_off_in_the_models_own_configuration(model):
     model.generation_config.use_cache = False
     try:

@@ -1,5 +1,7 @@
 """``generate()`` after boost() against the class's own, over a warm cache of lossless prefixes."""
 
+import inspect
+
 import pytest
 import torch
 from transformers import (
@@ -13,6 +15,7 @@ from transformers import (
 from transformers.generation.streamers import BaseStreamer
 
 from kvboost.policy import ReusePolicy
+from kvboost.runtime.engine import _POSITIONAL
 from kvboost.types import Tier
 from tests.boosting import boosted, document, plain, prompt, reused, tokenizer, warm
 
@@ -90,6 +93,25 @@ def test_positional_arguments(model):
     config = GenerationConfig(max_new_tokens=9, do_sample=False)
     result, _ = assert_same(model, IDS, config, LogitsProcessorList([Forbid()]))
     assert (result[0, IDS.shape[1] :] < 100).all()
+
+
+def test_every_position_is_named_as_transformers_names_it(model):
+    names = list(inspect.signature(type(model).generate).parameters)
+    assert tuple(names[2:-1]) == _POSITIONAL
+
+
+def test_a_streamer_given_by_position_is_used(model):
+    streamer = Collector()
+    model.generate(IDS, GenerationConfig(max_new_tokens=3, do_sample=False), None, None, None, None, None, streamer)
+    assert streamer.ended == 1
+
+
+def test_wrong_positional_arguments_fail_as_before(model):
+    for call in (model.generate, lambda *a, **k: plain(model, *a, **k)):
+        with pytest.raises(TypeError, match="positional"):
+            call(IDS, *[None] * 11)
+        with pytest.raises(TypeError, match="multiple values"):
+            call(IDS, None, generation_config=None)
 
 
 def test_a_dict_with_scores_and_logits(model):

@@ -6,6 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
 
 from kvboost.errors import CacheUnavailableError, FallbackWarning
 from kvboost.runtime.report import ReuseCounters
@@ -97,6 +98,18 @@ def test_a_failure_is_warned_about_once_and_the_rest_is_put(parts):
         writer.flush()
     writer.flush()
     assert cache.seen == [1, 2]
+    assert counters.snapshot()["put_failures"] == 1
+
+
+def test_no_memory_left_costs_the_chunks_alone(parts):
+    writer, _, counters = parts
+
+    def build():
+        raise torch.OutOfMemoryError("no memory")
+
+    writer.submit(build)
+    with pytest.warns(FallbackWarning, match="no memory"):
+        writer.flush()
     assert counters.snapshot()["put_failures"] == 1
 
 
