@@ -122,6 +122,19 @@ def test_chunks_that_are_gone_meanwhile_are_computed(faulty):
     assert 0 < report.reused_tokens < IDS.shape[1] - 20
 
 
+@pytest.mark.parametrize("arch", ["bloom", "gpt2"])
+def test_a_gap_left_by_a_lost_chunk_ends_reuse_of_models_that_passed_no_gate(arch):
+    cache = FaultyCache(new_cache())
+    with boosted(arch, cache=cache) as model:
+        warm(model, IDS)
+        seen = []
+        cache.on_fetch = lambda chunk: None if seen.append(chunk) or len(seen) == 3 else chunk
+        assert torch.equal(model.generate(IDS, **ARGUMENTS), plain(model, IDS, **ARGUMENTS))
+        computed = [s for s in model.last_reuse.spans if s.tier is Tier.COMPUTED]
+        assert len(computed) == 1
+        assert model.last_reuse.reused_tokens > 10
+
+
 def test_when_all_chunks_are_gone_everything_is_computed(faulty):
     model, cache = faulty
     cache.on_fetch = lambda chunk: None

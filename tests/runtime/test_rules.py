@@ -1,6 +1,7 @@
 """Reuse at other positions and under other histories, end to end on tiny models."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from transformers import DynamicCache
 
 from kvboost.policy import ReusePolicy
 from kvboost.runtime.score import forced_logits, full_prefill, loss
-from kvboost.types import Span, Tier
+from kvboost.types import Chunk, Segmentation, Span, Tier
 from tests.boosting import (
     boosted,
     document,
@@ -80,6 +81,30 @@ def test_chunks_1_and_3_cached_and_2_new():
         assert tiers_within(model, span_of(ids, C)) <= {Tier.SIMILAR, Tier.EXACT}
         inside = span_of(ids, B)
         assert tiers_within(model, Span(inside.start + 10, inside.end)) == {Tier.COMPUTED}
+
+
+class CutAt:
+    """Cuts after the given texts, wherever they stand; a sentence is a chunk."""
+
+    def __init__(self, *texts):
+        self.texts = [t.tolist() for t in texts]
+
+    def segment(self, token_ids):
+        row, n = list(token_ids), len(token_ids)
+        cuts = {i + len(t) for t in self.texts for i in range(n) if row[i : i + len(t)] == t}
+        spans = [Span(a, b) for a, b in pairwise([0, *sorted(cuts - {n}), n])]
+        chunks = [Chunk(s, tokenizer().decode(token_ids[s.start : s.end])) for s in spans]
+        return Segmentation(tuple(chunks), tuple(spans))
+
+
+def test_the_token_that_begins_a_prompt_is_no_fact_of_the_text_behind_it():
+    first, second = prompt(A), prompt(B, A)
+    start = span_of(second, A).start
+    segments = CutAt(second[0, start - 10 : start], first[0, 10:30])
+    with boosted(policy=ROTATE_ONLY, segmenter_=segments) as model:
+        warm(model, first)
+        model.generate(second, **ARGUMENTS)
+        assert tiers_within(model, Span(start, start + 29)) == {Tier.SIMILAR}
 
 
 def test_recomputing_all_reused_tokens_comes_close_to_full_prefill():
