@@ -14,6 +14,7 @@ _PANELS = (
     ("new_share", "answers with the new value"),
     ("forced_stale_share", "old value likelier (forced choice)"),
 )
+_LEAST_TOP = 20.0
 
 
 def draw(result: Mapping[str, Any], path: Path) -> None:
@@ -24,15 +25,17 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
     title = f"An edited fact, asked for: {result['summary'][policies[0]]['n']} documents, {Path(result['model']).name}"
     with figure(path, title, columns=len(_PANELS), width=5.6) as axes:
         for axis, (name, label) in zip(axes, _PANELS, strict=True):
+            highest = _LEAST_TOP
             for number, policy in enumerate(policies):
                 shares = [100 * _share(result, policy, kind, name) for kind in kinds]
                 shares.append(100 * result["summary"][policy][name])
+                highest = max(highest, *shares)
                 colour = DEFAULT_COLOUR if policy == "default" else COLOURS[number % len(COLOURS)]
                 places = [i + (number - (len(policies) - 1) / 2) * width for i in range(len(shares))]
                 axis.bar(places, shares, width * 0.9, label=policy, color=colour)
             axis.set_xticks(range(len(kinds) + 1), [*(kind.replace("_", " ") for kind in kinds), "all"])
             axis.set_ylabel("%")
-            axis.set_ylim(0, 100)
+            axis.set_ylim(0, min(1.1 * highest, 100))
             axis.set_title(label)
             axis.grid(axis="x", visible=False)
         axes[0].legend(loc="upper left")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pydoc_data.topics import topics
 
 from evals._datasets import question_sets
 from evals._prompts import read_prompts
+from evals._stale_templates import LANGUAGES
 
 _MIN_CHARS = {"en": 120, "zh": 40}
 _CHINESE_SHARE = 0.3
@@ -44,17 +46,31 @@ _CHINESE = """
 """
 
 
-def paragraphs(language: str, args: argparse.Namespace) -> list[str]:
-    """Return the prose of a language, each paragraph once: of ``--prompts``, of ``--data``, or our own."""
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Paragraphs of prose by language, each once, and where they come from."""
+
+    source: str
+    paragraphs: Mapping[str, Sequence[str]]
+
+
+def read_texts(args: argparse.Namespace) -> Texts:
+    """Return the prose of ``--prompts``, of the question sets in ``--data``, or our own."""
     if args.prompts is not None:
-        texts: Iterable[str] = (d.text for q in read_prompts(args.prompts) for d in q.documents)
-    elif args.data is not None:
-        texts = (d.text for sets in question_sets(args.data) for q in sets.questions for d in q.documents)
-    else:
-        texts = [_CHINESE] if language == "zh" else [topics[name] for name in sorted(topics)]
+        found = [document.text for question in read_prompts(args.prompts) for document in question.documents]
+        return Texts("--prompts", _by_language(found))
+    if args.data is not None:
+        sets = question_sets(args.data)
+        found = [document.text for each in sets for question in each.questions for document in question.documents]
+        return Texts("; ".join(dict.fromkeys(each.source for each in sets)), _by_language(found))
+    found = [_CHINESE, *(topics[name] for name in sorted(topics))]
+    return Texts("pydoc_data.topics of the standard library; Chinese written here", _by_language(found))
+
+
+def _by_language(texts: Sequence[str]) -> dict[str, list[str]]:
     parts = (part for text in texts for part in _BREAKS.split(text))
-    found = (_joined(part) for part in parts if not _is_headed(part))
-    return [text for text in dict.fromkeys(found) if _is_prose(text, language)]
+    found = dict.fromkeys(_joined(part) for part in parts if not _is_headed(part))
+    return {language: [text for text in found if _is_prose(text, language)] for language in LANGUAGES}
 
 
 def language_of(text: str) -> str:

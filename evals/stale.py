@@ -42,7 +42,7 @@ from evals._stale_policies import cases
 from evals._stale_probe import Prober, Reply
 from evals._stale_rows import FIGURES, answers, rows, summary
 from evals._stale_templates import LANGUAGES
-from evals._stale_texts import paragraphs
+from evals._stale_texts import Texts, read_texts
 from evals._table import table
 from kvboost.errors import InputError
 from services.progress import bar
@@ -54,7 +54,8 @@ def measure(bench: Bench, args: argparse.Namespace) -> Result:
         raise InputError("an embedder has to nominate the edited chunks; leave out --embedder none")
     compared = cases(bench.policy, args.quick)
     deadline = Deadline(args.quick)
-    items = _items(bench.tokenizer, args)
+    texts = read_texts(args)
+    items = _items(bench.tokenizer, texts, args)
     asked: list[list[Reply]] = []
     with bench.session() as session:
         prober = Prober(session, bench.tokenizer, compared, size(args, "answer_tokens", 16, 24))
@@ -67,6 +68,7 @@ def measure(bench: Bench, args: argparse.Namespace) -> Result:
         "summary": summary(asked),
         "policies": {case.name: {**asdict(case.policy), "fact_rule": case.fact_rule} for case in compared},
         "answers": answers(asked),
+        "source": texts.source,
         "stopped_early": deadline.stopped,
     }
 
@@ -84,7 +86,7 @@ def _table(result: Result) -> str:
     return "\n\n".join(parts)
 
 
-def _items(tokenizer: PreTrainedTokenizerBase, args: argparse.Namespace) -> list[Item]:
+def _items(tokenizer: PreTrainedTokenizerBase, texts: Texts, args: argparse.Namespace) -> list[Item]:
     """Return the items of all languages that there is text in, in turn: a run cut short has some of each."""
     count, tokens = size(args, "items", 20, 100), size(args, "document_tokens", 128, 240)
 
@@ -93,7 +95,7 @@ def _items(tokenizer: PreTrainedTokenizerBase, args: argparse.Namespace) -> list
 
     made: list[Iterator[Item]] = []
     for language in LANGUAGES:
-        found = [each for each in paragraphs(language, args) if measured(each) <= tokens]
+        found = [each for each in texts.paragraphs[language] if measured(each) <= tokens]
         if found:
             rng = random.Random(f"{args.seed} {language}")
             made.append(make_items(language, count, found, measured, tokens, rng))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from evals._stale_items import draw_values, make_item, make_items, place
 from evals._stale_score import contains, judge
 from evals._stale_templates import KINDS, LANGUAGES, TEMPLATES, Template, Values
-from evals._stale_texts import language_of, paragraphs
+from evals._stale_texts import language_of, read_texts
 from kvboost.errors import InputError
 
 _ALL = [(language, template) for language in LANGUAGES for template in TEMPLATES[language]]
@@ -24,7 +24,7 @@ def _arguments(**given: object) -> argparse.Namespace:
     return argparse.Namespace(**{"prompts": None, "data": None, **given})
 
 
-_OWN = {language: paragraphs(language, _arguments()) for language in LANGUAGES}
+_OWN = read_texts(_arguments()).paragraphs
 
 
 @pytest.mark.parametrize(("language", "template"), _ALL)
@@ -102,6 +102,18 @@ def test_the_users_contexts_are_used(tmp_path: Path) -> None:
     )
     line = json.dumps({"contexts": [english, chinese], "question": "Which?"})
     (tmp_path / "p.jsonl").write_text(line, encoding="utf-8")
-    given = _arguments(prompts=tmp_path / "p.jsonl")
-    assert paragraphs("en", given) == [english.strip()]
-    assert paragraphs("zh", given) == [chinese]
+    texts = read_texts(_arguments(prompts=tmp_path / "p.jsonl"))
+    assert texts.source == "--prompts"
+    assert texts.paragraphs == {"en": [english.strip()], "zh": [chinese]}
+
+
+def test_the_paragraphs_of_data_sets_are_used_with_their_source(tmp_path: Path) -> None:
+    context = "The harbour was built by the town, and every ship that comes in has to pay for its place there. " * 2
+    (tmp_path / "xquad").mkdir()
+    (tmp_path / "xquad" / "SOURCE.txt").write_text("from somewhere, free", encoding="utf-8")
+    question = {"question": "Who pays?", "answers": [{"text": "every ship"}]}
+    records = {"data": [{"paragraphs": [{"context": context, "qas": [question]}]}]}
+    (tmp_path / "xquad" / "xquad.en.json").write_text(json.dumps(records), encoding="utf-8")
+    texts = read_texts(_arguments(data=tmp_path))
+    assert texts.source == "from somewhere, free"
+    assert texts.paragraphs == {"en": [context.strip()], "zh": []}
