@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from kvboost.build import build_cache, build_segmenter
 from kvboost.config import Config, load
-from kvboost.errors import InputError
+from kvboost.errors import InputError, KVBoostError
 from kvboost.policy import ReusePolicy
 from kvboost.protocols import ChunkCache, PromptSegmenter
 from kvboost.runtime.engine import Engine
@@ -78,7 +78,12 @@ def boost(
     namespace = namespace_of(model, tokenizer, support, settings.cache.tenant if tenant is None else tenant)
     support = pass_gate(model, support, namespace)
     store = _store(cache, settings)
-    store.open(namespace)
+    try:
+        store.open(namespace)
+    except KVBoostError:
+        if store is not cache:
+            store.close()
+        raise
     rules = policy or settings.policy
     preparer = Preparer(model, tokenizer, chosen, store, namespace, support, rules, threading.Lock())
     engine = Engine(preparer, model.generate, owns_cache=store is not cache)
