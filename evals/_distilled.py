@@ -78,11 +78,19 @@ def _distil(model: Any, tokenizer: Any, dim: int) -> Tensor:
 
 
 def _ranks(tokenizer: Any) -> Tensor:
-    """Return the rank of each token by frequency, from 1; punctuation and single letters count as most frequent."""
+    """Return the rank of each token by frequency, from 1.
+
+    Special tokens, punctuation and single Latin letters count as most frequent, single characters of other scripts,
+    which stand in front of all words, as rare.
+    """
     words = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     ranks, rank = [], 1
     for word in words:
-        special = word.startswith("[") and word.endswith("]") and len(word) > 1
-        ranks.append(1 if special or (len(word) == 1 and word.isascii()) else rank)
-        rank += not special and len(word) > 1
+        if len(word) == 1:
+            ranks.append(1 if word.isascii() else len(words))
+        elif word.startswith("[") and word.endswith("]"):
+            ranks.append(1)
+        else:
+            ranks.append(rank)
+            rank += 1
     return torch.tensor(ranks)
