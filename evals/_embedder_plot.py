@@ -61,7 +61,7 @@ def _curves(axis: Any, result: Mapping[str, Any], names: list[str]) -> None:
     axis.set_title("ROC, English (area)")
     axis.set_xlabel("unwanted pairs that pass")
     axis.set_ylabel("wanted pairs that pass")
-    axis.legend(loc="lower right", fontsize=6)
+    axis.legend(loc="lower right", fontsize=6, frameon=True, framealpha=0.9)
 
 
 def _short(name: str) -> str:
