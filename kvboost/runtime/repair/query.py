@@ -3,6 +3,26 @@
 The question's tokens run once over the re-rotated cache; the context tokens are ranked by the attention that
 they receive (mean over heads, question tokens and layers), and the top of the list is recomputed together with
 the question. The idea of letting the question choose is that of ProphetKV.
+
+Attention says how much a token's K/V matter, not how wrong they are, so it is weighted by two things that are known
+without computing anything. A token deep in its run has attended mostly to tokens of its own run, which are still
+there, so it is less wrong than one near the run's start. And tokens right before the question are attended to for
+their place, whatever they say. Mean KL to full prefill on the demo model, 3 prompts of about 2,450 tokens with six
+documents in a new order, with shift, rotate only .0716:
+
+=====================================================  =====  =====  =====
+recompute ratio                                          .05    .10    .15
+=====================================================  =====  =====  =====
+attention alone                                        .0225  .0113  .0058
+x (1 + 4 exp(-depth / 16))                             .0181  .0073  .0041
+x (1 + 4 exp(-depth / 64))                             .0163  .0072  .0039
+/ (1 + depth / 16)                                     .0148  .0076  .0050
+/ (1 + depth / 64)                                     .0162  .0090  .0044
+/ sqrt(1 + depth / 32)                                 .0168  .0080  .0036
+x sqrt(distance, 256 at most)                          .0174  .0092  .0050
+x sqrt(distance, 256 at most) / sqrt(1 + depth / 32)   .0142  .0072  .0037
+a quarter for heads of runs, the rest by attention     .0183  .0094  .0074
+=====================================================  =====  =====  =====
 """
 
 from __future__ import annotations
@@ -18,6 +38,8 @@ from kvboost.runtime.slab import SplicePass
 from kvboost.runtime.support import last_logits_only
 
 MIN_QUESTION_TOKENS = 16
+DEPTH_TOKENS = 32
+NEAR_TOKENS = 256
 
 
 class QueryRepair:
@@ -43,10 +65,20 @@ class QueryRepair:
             )
         if count == 0:
             return context.nothing()
-        attention = _attention_of(question, context)
-        best = attention[candidates].topk(count).indices
+        worth = _attention_of(question, context) * prior(plan, question.device)
+        best = worth[candidates].topk(count).indices
         positions = torch.cat([candidates[best].sort().values, reused_question])
         return Selection(positions, pass_tokens=len(question))
+
+
+def prior(plan: Plan, device: torch.device) -> Tensor:
+    """Return what attention to each position is multiplied with, ``[N]`` fp32; see the module."""
+    positions = torch.arange(plan.num_tokens, device=device)
+    depth = torch.zeros(plan.num_tokens, device=device)
+    for run in plan.runs:
+        depth[run.span.start : run.span.end] = torch.arange(len(run.span), device=device, dtype=depth.dtype)
+    distance = (plan.num_tokens - positions).clamp_max(NEAR_TOKENS)
+    return (distance / (1.0 + depth / DEPTH_TOKENS)).sqrt()
 
 
 def _left(positions: Tensor, context: RepairContext) -> Tensor:
