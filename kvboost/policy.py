@@ -27,8 +27,8 @@ class ReusePolicy:
         reuse off.
     threshold
         Cosine similarity in ``[0, 1]`` that a cached chunk must reach to be nominated for the ``similar`` or
-        ``substitute`` tier. Raising it never raises reuse; 1.0 nominates identical embeddings only. What is copied
-        from a nominee in the ``similar`` tier is decided by token ids alone.
+        ``substitute`` tier. Raising it only takes nominees away; 1.0 nominates identical embeddings only. What is
+        copied from a nominee in the ``similar`` tier is decided by token ids alone.
     min_span
         The shortest run of tokens, at least 1, worth reusing on its own.
     repair

