@@ -78,7 +78,7 @@ class ReusePolicy:
     threshold: float = 0.85
     min_span: int = 8
     repair: str = "query"
-    recompute_ratio: float = 0.10
+    recompute_ratio: float = 0.08
     shift: bool = True
     question_tokens: int = 64
     head_tokens: int = 32
