@@ -135,6 +135,16 @@ def test_beams_store_prompts_that_can_be_reused(model):
     torch.testing.assert_close(found, logits, atol=1e-4, rtol=1e-4)
 
 
+def test_beams_store_no_answer_under_another_beams_values(model):
+    for seed in range(20, 26):
+        ids = prompt(document(seed))
+        answer = model.generate(ids, num_beams=4, do_sample=False, max_new_tokens=24)
+        turn = torch.cat([answer, torch.tensor([[19, 204, 60, 77, 321]])], 1)
+        _, logits = step_logits(model, turn, plainly=True, max_new_tokens=1)
+        _, found = step_logits(model, turn, max_new_tokens=1)
+        torch.testing.assert_close(found, logits, atol=1e-4, rtol=1e-4)
+
+
 def test_rows_that_end_early_store_nothing_wrong(model):
     ids, mask = batch("long", "fresh")
     ends = plain(model, ids, attention_mask=mask, **EXACT)[0, ids.shape[1] + 2].item()
