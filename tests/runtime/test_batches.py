@@ -172,6 +172,15 @@ def test_documents_in_another_order_within_a_batch():
         torch.testing.assert_close(logits[0::2][0], alone_logits[0], atol=1e-3, rtol=1e-3)
 
 
+def test_without_a_mask_end_tokens_are_no_padding_where_both_are_one(model):
+    ids = torch.cat([torch.tensor([[2]]), ROWS["long"][:, :90], torch.tensor([[2]]), ROWS["short"]], 1)
+    model.generation_config.pad_token_id = 2
+    for _ in range(2):
+        assert torch.equal(model.generate(ids, **EXACT), plain(model, ids, **EXACT))
+        assert model.last_reuse.declined == ()
+    assert reused(model, Tier.PREFIX) == ids.shape[1] - 1
+
+
 def test_a_row_without_any_token_is_refused(model):
     ids, mask = batch("long", "short")
     mask[1] = 0

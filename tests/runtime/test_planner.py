@@ -5,6 +5,7 @@ from itertools import pairwise
 import pytest
 
 from kvboost.policy import ReusePolicy
+from kvboost.runtime.diff import compare
 from kvboost.runtime.plan import Plan, ReuseSpan
 from kvboost.runtime.planner import LONGEST_SENTENCE_TOKENS, build_plan
 from kvboost.types import Donor, Match, Span, Tier
@@ -75,6 +76,15 @@ def test_other_words_leave_the_rest_of_the_sentence(old, new, kept):
     found = similar(f"{BEFORE} {old}{AFTER}", f"{BEFORE} {new}{AFTER}")
     assert "".join(found) == f"{BEFORE} {kept[0]}{kept[1]}{AFTER}"
     assert len(found) == 2
+
+
+def test_a_fact_left_out_between_two_sentences_takes_out_both():
+    words = [" water", " house", " green", " tree", " not"]
+    found = compare(
+        (0, 1, 4, 2, 3), (0, 1, 2, 3), [Span(0, 2), Span(2, 4)], 1, lambda ids: "".join(words[i] for i in ids)
+    )
+    assert found.blocks == ()
+    assert set(found.changed) == {Span(0, 2), Span(2, 4)}
 
 
 def test_equal_texts_are_lent_whole():
