@@ -94,7 +94,17 @@ class TruncatedStreamError(DataLossError):
 
 
 class ChecksumError(DataLossError):
-    """The checksum of a chunk's K/V does not match its bytes."""
+    """The checksum of a chunk's K/V does not match its bytes.
+
+    Attributes
+    ----------
+    chunk_id
+        The damaged chunk, or None where it is not known.
+    """
+
+    def __init__(self, message: str, chunk_id: int | None = None) -> None:
+        super().__init__(message)
+        self.chunk_id = chunk_id
 
 
 class QuotaError(KVBoostError):

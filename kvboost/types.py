@@ -227,7 +227,7 @@ class ChunkKV:
         view = memoryview(self.payload).cast("B")
         if checksum(view) != self.checksum:
             raise ChecksumError(
-                f"the K/V of chunk {self.chunk_id} do not match their checksum; drop the namespace or restart the cache"
+                f"the K/V of chunk {self.chunk_id} do not match their checksum; evict the chunk", self.chunk_id
             )
         return view
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from kvboost.errors import FallbackWarning, InputError, KVBoostError, TensorError, UnknownNamespaceError
+from kvboost.errors import ChecksumError, FallbackWarning, InputError, KVBoostError, TensorError, UnknownNamespaceError
 from kvboost.policy import ReusePolicy
 from kvboost.protocols import ChunkCache, PromptSegmenter
 from kvboost.runtime.controller import Controller
@@ -125,17 +125,19 @@ class Preparer:
             # K/V that do not fit their layout are the cache's fault; other wrong input is the caller's.
             if isinstance(error, InputError) and not isinstance(error, TensorError):
                 raise
-            if isinstance(error, UnknownNamespaceError):
-                self._open_again()
+            self._mend(error)
             warnings.warn(
                 f"full prefill instead of reuse: {error} ({type(error).__name__})", FallbackWarning, stacklevel=2
             )
             return self._blank(token_ids, new_tokens, stages, f"{type(error).__name__}: {error}")
 
-    def _open_again(self) -> None:
-        """Announce the namespace to a cache that forgot it; this request goes without, later ones do not."""
+    def _mend(self, error: KVBoostError) -> None:
+        """Spare later requests the fault: name a forgotten namespace again, evict a damaged chunk."""
         with contextlib.suppress(KVBoostError):
-            self.cache.open(self.namespace)
+            if isinstance(error, UnknownNamespaceError):
+                self.cache.open(self.namespace)
+            elif isinstance(error, ChecksumError) and error.chunk_id is not None:
+                self.cache.evict(self.namespace.key, [error.chunk_id])
 
     def _prepare(self, token_ids: Sequence[int], new_tokens: int, ruling: Ruling, stages: Stages) -> Prepared:
         plan = self._plan(token_ids, ruling.policy, stages)

@@ -253,3 +253,19 @@ def test_a_dropped_namespace_is_opened_again():
         settle(model)
         model.generate(IDS, **ARGUMENTS)
         assert reused(model, Tier.PREFIX) == IDS.shape[1] - 1
+
+
+def test_a_damaged_chunk_costs_one_request_and_is_stored_anew(faulty):
+    model, cache = faulty
+    damaged = set()
+
+    def damage(chunk: ChunkKV) -> ChunkKV:
+        damaged.add(next(iter(damaged), chunk.chunk_id))
+        return replace(chunk, checksum=chunk.checksum ^ 1) if chunk.chunk_id in damaged else chunk
+
+    cache.on_fetch = damage
+    assert_falls_back(model, "ChecksumError")
+    settle(model)
+    model.generate(IDS, **ARGUMENTS)
+    assert model.last_reuse.fallback is None
+    assert model.last_reuse.reused_tokens == IDS.shape[1] - 1
