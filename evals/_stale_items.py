@@ -104,9 +104,11 @@ def make_item(
 
 
 def draw_values(template: Template, rng: random.Random) -> tuple[str, str]:
-    """Return an old and a new value; every kind of change is equally likely."""
+    """Return an old and a new value; the first of the possible kinds of change is drawn half of the time."""
     old = rng.choice(template.values.choices)
-    return old, rng.choice(rng.choice(template.values.changes(old)))
+    first, *others = template.values.changes(old)
+    group = rng.choice(others) if others and rng.random() < 0.5 else first
+    return old, rng.choice(group)
 
 
 def place(paragraphs: Sequence[str], fact: str, later: str, language: str, at: float, gap: float) -> str:

@@ -1,4 +1,4 @@
-"""One item under every policy: a free answer, and the choice between both values after a forced beginning."""
+"""One item under every policy: an answer, and the choice between both values where they part."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ class Reply:
 
     Attributes
     ----------
+    answer
+        Without the beginning that was given.
     log_odds
-        Of the new value against the old one, in nats, where the two part after the forced beginning of an answer.
+        Of the new value against the old one, in nats, where the two part after the given beginning of an answer.
     nominated
         Whether an embedding nominated the old chunk for the changed one.
     followed
@@ -48,15 +50,27 @@ class Reply:
 
 
 class Prober:
-    """Asks one model."""
+    """Asks one model.
+
+    Parameters
+    ----------
+    begin
+        Whether the answers are begun for the model, so that it has but to go on with the value.
+    """
 
     def __init__(
-        self, session: Session, tokenizer: PreTrainedTokenizerBase, cases: Sequence[Case], answer_tokens: int
+        self,
+        session: Session,
+        tokenizer: PreTrainedTokenizerBase,
+        cases: Sequence[Case],
+        answer_tokens: int,
+        begin: bool = True,
     ) -> None:
         self._session = session
         self._tokenizer = tokenizer
         self._cases = cases
         self._answer_tokens = answer_tokens
+        self._begin = begin
 
     @torch.no_grad()
     def ask(self, item: Item) -> list[Reply]:
@@ -71,8 +85,10 @@ class Prober:
         prepared = [case.preparer(preparer).prepare(new, 0, case.policy) for case in self._cases]
         for each in prepared:
             each.splice.run(self._session.engine.model, len(new) - 1)
-        cache = _joined(self._session.engine, [each.splice.cache for each in prepared], len(new), self._answer_tokens)
-        answers = self._answers(new, cache)
+        begun = [*new, *(self._tokens(item.prefix) if self._begin else ())]
+        spare = len(begun) - len(new) + self._answer_tokens
+        cache = _joined(self._session.engine, [each.splice.cache for each in prepared], len(new), spare)
+        answers = self._answers(begun, cache)
         cache.set_length(len(new) - 1)
         log_odds = self._log_odds(new, cache, item)
         nominated = self._nominated(new, edit_at)
@@ -119,7 +135,9 @@ class Prober:
 
     def _forced(self, item: Item, value: str) -> list[int]:
         # The full stop keeps one value from being the beginning of the other.
-        text = f"{item.prefix}{item.space}{value}."
+        return self._tokens(f"{item.prefix}{item.space}{value}.")
+
+    def _tokens(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         return ids
 
@@ -142,10 +160,10 @@ def _parting(left: Sequence[int], right: Sequence[int]) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False)))
 
 
-def _joined(engine: Engine, caches: Sequence[SlabCache], tokens: int, answer_tokens: int) -> SlabCache:
-    """Return one cache with a row for each of ``caches``, holding all prompt tokens but the last."""
+def _joined(engine: Engine, caches: Sequence[SlabCache], tokens: int, spare: int) -> SlabCache:
+    """Return one cache with a row for each of ``caches``: all prompt tokens but the last, and room for ``spare``."""
     layout = engine.preparer.support.layout
-    capacity = tokens + answer_tokens + HEAD_ROOM_TOKENS
+    capacity = tokens + spare + HEAD_ROOM_TOKENS
     joined = SlabCache(layout, capacity, engine.model.device, len(caches))
     for row, cache in enumerate(caches):
         joined.key_slab[:, row, :, : tokens - 1] = cache.key_slab[:, 0, :, : tokens - 1]

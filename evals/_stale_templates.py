@@ -40,7 +40,7 @@ class Values:
         """Return what ``choice`` may change to, by the kind of change; none is empty.
 
         To a longer or shorter value that ends alike ("New York", "York"), to a number with another last digit, to
-        anything else. Most tokens of the first two are equal, so that reuse has much to get wrong.
+        anything else. In the first two many tokens stay the same, so that reuse has much to get wrong.
         """
         rest = [value for value in self.choices if value != choice]
         longer = [value for value in rest if value.endswith(choice) or choice.endswith(value)]
@@ -118,14 +118,14 @@ ENGLISH = (
     Template("name", "All spare parts are shipped from {}.", "From where are all spare parts shipped?",
              "All spare parts are shipped from", PLACES),
     Template("negation", "Guest accounts are {} on this system.", "Are guest accounts allowed on this system?",
-             "On this system guest accounts are", _yes_no("allowed", "not allowed")),
+             "Guest accounts are", _yes_no("allowed", "not allowed")),
     Template("negation", "The north entrance is {} on Sundays.", "Is the north entrance open on Sundays?",
-             "On Sundays the north entrance is", _yes_no("open", "not open")),
+             "The north entrance is", _yes_no("open", "not open")),
     Template("negation", "Visitors are {} to bring dogs into the reading room.",
              "Are visitors permitted to bring dogs into the reading room?",
-             "To bring dogs along into the reading room is", _yes_no("permitted", "not permitted")),
+             "Visitors are", _yes_no("permitted", "not permitted")),
     Template("negation", "Water damage of any kind is {} by the warranty.", "Is water damage covered by the warranty?",
-             "By the warranty, water damage is", _yes_no("covered", "not covered")),
+             "Water damage of any kind is", _yes_no("covered", "not covered")),
     Template("date", "On {} the next audit of all offices takes place.",
              "On which date does the next audit of all offices take place?",
              "The next audit of all offices takes place on", DATES),
@@ -169,10 +169,12 @@ CHINESE = (
     Template("name", "这篇文章的译者是{}。", "这篇文章的译者是谁？", "这篇文章的译者是", PEOPLE_ZH),
     Template("name", "{}是公司总部所在的地方。", "公司总部所在的地方是哪里？", "公司总部所在的地方是", PLACES_ZH),
     Template("name", "所有备用零件都从{}发货。", "所有备用零件都从哪里发货？", "所有备用零件都从", PLACES_ZH),
-    Template("negation", "本系统{}访客账号。", "本系统允许访客账号吗？", "本系统", _yes_no_zh("允许", "不允许")),
-    Template("negation", "星期日{}北门供游客进出。", "星期日开放北门吗？", "星期日", _yes_no_zh("开放", "不开放")),
-    Template("negation", "保修条款{}进水造成的损坏。", "保修条款包括进水造成的损坏吗？", "保修条款",
-             _yes_no_zh("包括", "不包括")),
+    Template("negation", "访客账号在本系统中{}使用。", "关于访客账号有什么规定？", "访客账号在本系统中",
+             _yes_no_zh("允许", "不允许")),
+    Template("negation", "北门在星期日{}进出。", "关于北门有什么规定？", "北门在星期日",
+             _yes_no_zh("可以", "不可以")),
+    Template("negation", "进水造成的损坏{}保修范围。", "关于进水造成的损坏有什么规定？", "进水造成的损坏",
+             _yes_no_zh("属于", "不属于")),
     Template("date", "{}将进行下一次审计。", "下一次审计将在哪一天进行？", "下一次审计的日期是", DATES_ZH),
     Template("date", "花园将于{}关闭。", "花园将于哪一天关闭？", "花园将于", DATES_ZH),
     Template("date", "{}年，两兄弟创办了这家工厂。", "这家工厂创办于哪一年？", "这家工厂创办于", YEARS),

@@ -3,14 +3,17 @@
 A document is served and cached; then one number, name, negation or date in it changes, and the fact is asked for.
 K/V of equal tokens around the change have attended to the old value: reuse without care answers with it.
 
+Answers are begun for the model ("The maximum upload size is"), so that a small one says more than that it does not
+know; ``--free`` leaves the beginning to the model.
+
 ``stale_share``
     Answers that give the old value, alone or beside the new one (``both_share``). A small model says it now and
     then under full prefill too, so what counts is the difference to the rows of ``full``.
 ``new_share``
     Answers that give the new value, alone or beside the old one.
 ``forced_stale_share``, ``log_odds``
-    The model is made to begin the answer; then, where the values part, how often the old one is the likelier, and
-    the mean log-odds of the new one against it in nats. These need no model that answers well.
+    A choice between the two: how often the old value is the likelier where they part, and the mean log-odds of the
+    new one against it in nats.
 ``fell_stale``
     How many answers give the old value where those of full prefill do not.
 ``kind``
@@ -58,7 +61,8 @@ def measure(bench: Bench, args: argparse.Namespace) -> Result:
     items = _items(bench.tokenizer, texts, args)
     asked: list[list[Reply]] = []
     with bench.session() as session:
-        prober = Prober(session, bench.tokenizer, compared, size(args, "answer_tokens", 16, 24))
+        answer_tokens = size(args, "answer_tokens", 16, 24) if args.free else size(args, "answer_tokens", 10, 16)
+        prober = Prober(session, bench.tokenizer, compared, answer_tokens, begin=not args.free)
         for item in bar(items, "asking about edited documents", total=len(items), unit="document"):
             if deadline.passed() and asked:
                 break
@@ -67,6 +71,8 @@ def measure(bench: Bench, args: argparse.Namespace) -> Result:
         "rows": rows(asked),
         "summary": summary(asked),
         "policies": {case.name: {**asdict(case.policy), "fact_rule": case.fact_rule} for case in compared},
+        "begun": not args.free,
+        "languages": list(dict.fromkeys(item.language for item in items)),
         "answers": answers(asked),
         "source": texts.source,
         "stopped_early": deadline.stopped,
@@ -88,30 +94,33 @@ def _table(result: Result) -> str:
 
 def _items(tokenizer: PreTrainedTokenizerBase, texts: Texts, args: argparse.Namespace) -> list[Item]:
     """Return the items of all languages that there is text in, in turn: a run cut short has some of each."""
-    count, tokens = size(args, "items", 20, 100), size(args, "document_tokens", 128, 240)
+    count, tokens = size(args, "items", 25, 100), size(args, "document_tokens", 128, 240)
 
     def measured(text: str) -> int:
         return len(tokenizer(text, add_special_tokens=False)["input_ids"])
 
     made: list[Iterator[Item]] = []
     for language in LANGUAGES:
-        found = [each for each in texts.paragraphs[language] if measured(each) <= tokens]
+        found = [each for each in texts.paragraphs[language] if measured(each) <= 2 * tokens]
         if found:
             rng = random.Random(f"{args.seed} {language}")
             made.append(make_items(language, count, found, measured, tokens, rng))
     if not made:
         raise InputError(
-            f"no paragraph of prose has at most {tokens} tokens; raise --document-tokens or give other texts"
+            f"no paragraph of prose has at most {2 * tokens} tokens; raise --document-tokens or give other texts"
         )
     return list(chain.from_iterable(zip(*made, strict=True)))
 
 
-EVAL = Eval("stale", _arguments.parser("stale", (__doc__ or "").partition("\n")[0]), measure, _table, draw)
+def _parser() -> argparse.ArgumentParser:
+    made = _arguments.parser("stale", (__doc__ or "").partition("\n")[0])
+    made.add_argument("--free", action="store_true", help="do not begin the answers for the model")
+    return made
 
 
 def main(argv: Sequence[str] | None = None, bench: Bench | None = None) -> int:
     """Run from the command line."""
-    return run(EVAL, argv, bench)
+    return run(Eval("stale", _parser(), measure, _table, draw), argv, bench)
 
 
 if __name__ == "__main__":

@@ -59,13 +59,16 @@ def test_every_policy_is_asked_about_every_item(lenient: Bench, tmp_path: Path) 
     assert summary["rotate_only"]["reuse_share"] > summary["rotate_only_fact_rule"]["reuse_share"]
 
 
-def test_full_prefill_is_that_of_the_plain_model_and_the_prefix_tier_equals_it(lenient: Bench) -> None:
+@pytest.mark.parametrize("begin", [True, False])
+def test_full_prefill_is_that_of_the_plain_model_and_the_prefix_tier_equals_it(lenient: Bench, begin: bool) -> None:
     item = _item("number")
     compared = cases(lenient.policy, quick=False)
     with lenient.session() as session:
-        replies = {r.case: r for r in Prober(session, lenient.tokenizer, compared, 6).ask(item)}
+        replies = {r.case: r for r in Prober(session, lenient.tokenizer, compared, 6, begin).ask(item)}
     ids = prompt(lenient.tokenizer, [Document("", item.new_document)], item.question)
-    answer = lenient.model.generate(torch.tensor([ids]), max_new_tokens=6, do_sample=False)[0, len(ids) :]
+    beginning = lenient.tokenizer(item.prefix, add_special_tokens=False)["input_ids"] if begin else []
+    begun = torch.tensor([[*ids, *beginning]])
+    answer = lenient.model.generate(begun, max_new_tokens=6, do_sample=False)[0, begun.shape[1] :]
     assert replies["full"].answer == lenient.tokenizer.decode(answer, skip_special_tokens=True)
     old, new = (
         lenient.tokenizer(f"{item.prefix} {forms[0]}.", add_special_tokens=False)["input_ids"]
