@@ -48,6 +48,7 @@ def cases(default: ReusePolicy, quick: bool) -> list[Case]:
     ]
     if not quick:
         made.insert(1, Case("prefix", replace(default, tiers=(Tier.PREFIX,))))
+        made.append(Case("substitute", replace(default, tiers=(*default.tiers, Tier.SUBSTITUTE))))
         query = replace(default, repair="query")
         made += [Case(f"query_{ratio:.2f}", replace(query, recompute_ratio=ratio)) for ratio in BUDGETS]
     return made
