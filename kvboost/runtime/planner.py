@@ -48,7 +48,8 @@ def build_plan(
     decode
         Token ids to text.
     chunks
-        The prompt's chunks; a donor's wording stands in for a whole one, or for what the prefix tier left of it.
+        The prompt's chunks: a nominee is compared with the whole chunk that its target ends, and its wording stands
+        in for a whole one, or for what the prefix tier left of it.
     """
     allowed = set(policy.tiers) & tiers
     declined: dict[str, None] = {}
@@ -124,17 +125,23 @@ def _nominated_offers(
 
 
 def _equal_tokens(prompt: _Prompt, target: Span, match: Match, min_span: int) -> _Offer:
-    ours = prompt.token_ids[target.start : target.end]
-    inside = [Span(max(s.start, target.start) - target.start, min(s.end, target.end) - target.start)
-              for s in prompt.sentences if s.start < target.end and s.end > target.start]  # fmt: skip
+    """Diff the donor with the whole chunk, also where the prefix tier left the target only its end.
+
+    What was put in may equal what the prefix tier took: behind the first "1" of "11 May" the donor "1 May" is whole.
+    """
+    chunk = prompt.chunks.get(target.end, target)
+    whole = chunk if chunk.start < target.start else target
+    ours = prompt.token_ids[whole.start : whole.end]
+    inside = [Span(max(s.start, whole.start) - whole.start, min(s.end, whole.end) - whole.start)
+              for s in prompt.sentences if s.start < whole.end and s.end > whole.start]  # fmt: skip
     found = compare(match.donor.token_ids, ours, inside, min_span, prompt.decode)
-    pieces = [
-        ReuseSpan(
-            Span(b.start, b.end).shifted(target.start), match.donor, b.donor_start, Tier.SIMILAR, match.similarity
-        )
-        for b in found.blocks
-    ]
-    return _Offer(pieces, subtract(target, [s.shifted(target.start) for s in found.changed]))
+    pieces = []
+    for block in found.blocks:
+        start, end = max(whole.start + block.start, target.start), whole.start + block.end
+        if start < end:
+            offset = block.donor_start + start - whole.start - block.start
+            pieces.append(ReuseSpan(Span(start, end), match.donor, offset, Tier.SIMILAR, match.similarity))
+    return _Offer(pieces, subtract(target, [s.shifted(whole.start) for s in found.changed]))
 
 
 def _other_wording(prompt: _Prompt, target: Span, match: Match) -> _Offer:

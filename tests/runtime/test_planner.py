@@ -78,6 +78,53 @@ def test_other_words_leave_the_rest_of_the_sentence(old, new, kept):
     assert len(found) == 2
 
 
+REPEATED = {
+    "digit put in": ("It was 5 in the garden.", "It was 55 in the garden."),
+    "digit put in before others": ("It was 142 in the garden.", "It was 1142 in the garden."),
+    "digit left out": ("It was 55 in the garden.", "It was 5 in the garden."),
+    "digit put in at the start": ("5 were in the garden.", "55 were in the garden."),
+    "digit left out at the start": ("55 were in the garden.", "5 were in the garden."),
+    "name put in": ("Here Bob came in the garden.", "Here Bob Bob came in the garden."),
+}
+
+
+@pytest.mark.parametrize("kind", REPEATED)
+@pytest.mark.parametrize("before", ["", BEFORE + " "])
+def test_a_fact_that_repeats_the_end_of_the_prefix_tier_takes_out_its_sentence(kind, before):
+    lent, tokens = (ids(f"{before}{sentence}{AFTER}") for sentence in REPEATED[kind])
+    head = ids("Everybody was there. ")
+    prompt = head + tokens + ids(" zzz.")
+    same = next(i for i, (a, b) in enumerate(zip(lent, tokens, strict=False)) if a != b)
+    chunk = Span(len(head), len(head + tokens))
+    rest = Span(chunk.start + same, chunk.end)
+    nominee = donor(lent, start=len(head))
+    matches = [
+        Match(Span(0, len(head)), donor(head, number=2), Span(0, len(head)), Tier.PREFIX),
+        Match(Span(chunk.start, rest.start), nominee, Span(0, same), Tier.PREFIX),
+        Match(rest, nominee, Span(0, len(lent)), Tier.SIMILAR, 0.95),
+    ]
+    sentences = segmenter().segment(prompt).sentences
+    chunks = [Span(0, len(head)), chunk, Span(chunk.end, len(prompt))]
+    policy = ReusePolicy(min_span=2)
+    plan = build_plan(prompt, matches, sentences, policy, ALL, tokenizer().decode, chunks)
+    reused = [tokenizer().decode(prompt[p.target.start : p.target.end]) for p in plan.reuse if p.tier is Tier.SIMILAR]
+    assert "".join(reused).strip() == AFTER.strip()
+
+
+def test_what_the_prefix_tier_took_is_no_change():
+    old, new = (ids(f"Here Bob saw {n} and was {size} in the garden.") for n, size in ((5, "big"), (5, "large")))
+    same = next(i for i, (a, b) in enumerate(zip(old, new, strict=True)) if a != b)
+    prompt = (*new, 7)
+    matches = [
+        Match(Span(0, same), donor(old), Span(0, same), Tier.PREFIX),
+        Match(Span(same, len(new)), donor(old), Span(0, len(old)), Tier.SIMILAR, 0.95),
+    ]
+    chunks = [Span(0, len(new)), Span(len(new), len(prompt))]
+    plan = build_plan(prompt, matches, chunks, ReusePolicy(min_span=2), ALL, tokenizer().decode, chunks)
+    assert [p.tier for p in plan.reuse] == [Tier.PREFIX, Tier.SIMILAR]
+    assert tokenizer().decode(prompt[plan.reuse[1].target.start : plan.reuse[1].target.end]) == " in the garden."
+
+
 def test_a_fact_left_out_between_two_sentences_takes_out_both():
     words = [" water", " house", " green", " tree", " not"]
     found = compare(
