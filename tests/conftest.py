@@ -1,8 +1,14 @@
-"""Verdicts of the start-up gate go to a directory of the test run, not to the user's."""
+"""Settings of the whole test run.
+
+Verdicts of the start-up gate go to a directory of the run, not to the user's. torch takes one thread in this process:
+two of them spend their time waiting for each other on tiny models (three times as long). Processes that tests start
+keep their own.
+"""
 
 from __future__ import annotations
 
 import pytest
+import torch
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -11,3 +17,11 @@ def _own_verdicts(tmp_path_factory):
         folder = tmp_path_factory.mktemp("verdicts")
         patch.setattr("kvboost.runtime.gate.default_cache_dir", lambda: folder)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
