@@ -17,8 +17,8 @@ from kvboost.config import Config, SegmentConfig
 from kvboost.index import LocalCache
 from kvboost.policy import ReusePolicy
 from kvboost.protocols import Embedder
+from kvboost.reuse import ReuseReport
 from kvboost.runtime.engine import Engine
-from kvboost.runtime.report import ReuseReport
 from kvboost.runtime.score import FullPrefill, Loss, full_prefill, loss
 
 SESSION_BYTES = 8 * 1024**3

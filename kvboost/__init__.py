@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kvboost.client import CacheClient
     from kvboost.index import LocalCache
     from kvboost.policy import ReusePolicy
-    from kvboost.runtime.report import ReuseReport
+    from kvboost.reuse import ReuseReport
 
 __version__ = "0.1.0"
 
@@ -24,7 +24,7 @@ _HOMES = {
     "CacheClient": "kvboost.client",
     "LocalCache": "kvboost.index",
     "ReusePolicy": "kvboost.policy",
-    "ReuseReport": "kvboost.runtime.report",
+    "ReuseReport": "kvboost.reuse",
 }
 
 __all__ = ["CacheClient", "LocalCache", "ReusePolicy", "ReuseReport", "__version__", "boost", "engine_of", "unboost"]

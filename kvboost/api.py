@@ -36,7 +36,7 @@ def boost(
 ) -> PreTrainedModel:
     """Give ``model.generate()`` a chunk cache; arguments and results stay what they were.
 
-    After each call ``model.last_reuse`` (a :class:`~kvboost.runtime.report.ReuseReport`) tells what was reused.
+    After each call ``model.last_reuse`` (a :class:`~kvboost.reuse.ReuseReport`) tells what was reused.
 
     Parameters
     ----------

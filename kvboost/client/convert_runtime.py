@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvboost.client.convert import namespace_from_proto, tier_from_proto, token_ids_to_proto
-from kvboost.client.runtime_types import (
-    ChatMessage,
-    Finish,
-    ReuseReport,
-    RuntimeInfo,
-    Score,
-    TierSpan,
-    TokenPiece,
-)
+from kvboost.client.runtime_types import ChatMessage, Finish, RuntimeInfo, Score, TokenPiece
 from kvboost.errors import DataLossError, InputError
+from kvboost.reuse import ReuseReport, TierSpan
 from kvboost.sampling import Sampling
 from kvboost.types import Span, Tier
 from kvboost.v1 import runtime_pb2 as pb

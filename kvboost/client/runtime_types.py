@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kvboost.types import Namespace, Span, Tier
+from kvboost.reuse import ReuseReport
+from kvboost.types import Namespace, Tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,67 +49,6 @@ class TokenPiece:
 
     id: int
     text: str
-
-
-@dataclass(frozen=True, slots=True)
-class TierSpan:
-    """Prompt tokens of one tier.
-
-    Attributes
-    ----------
-    similarity
-        1.0 unless an embedding nominated the donor.
-    repaired
-        Whether the tokens had a donor and were recomputed all the same; the tier is then ``computed``.
-    """
-
-    span: Span
-    tier: Tier
-    similarity: float
-    repaired: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ReuseReport:
-    """What was reused and what it cost.
-
-    Attributes
-    ----------
-    tokens_by_tier
-        Every tier named; sums to ``prompt_tokens``.
-    recomputed_tokens
-        Tokens that had a donor and were recomputed all the same; part of ``computed``.
-    recompute_ratio
-        Repair's token passes, selection included, per token that had a donor.
-    ttft_s
-        From the call's arrival at the runtime to the first token's logits, everything included.
-    stages_s
-        Seconds before the model's own pass, by stage.
-    declined
-        Why something that could have been reused was not.
-    fallback
-        The fault that made the request fall back to full prefill, or None.
-    similarity
-        Lowest similarity of a donor that lent tokens; 1.0 if none was nominated by embedding.
-    spans
-        The whole prompt in order, by tier.
-    """
-
-    prompt_tokens: int
-    tokens_by_tier: Mapping[Tier, int]
-    recomputed_tokens: int
-    recompute_ratio: float
-    ttft_s: float
-    stages_s: Mapping[str, float]
-    declined: tuple[str, ...]
-    fallback: str | None
-    similarity: float
-    spans: tuple[TierSpan, ...]
-
-    @property
-    def reused_tokens(self) -> int:
-        """Tokens whose K/V came from the cache and were not recomputed."""
-        return self.prompt_tokens - self.tokens_by_tier.get(Tier.COMPUTED, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from transformers import StoppingCriteria, StoppingCriteriaList
 
+from kvboost.reuse import ReuseReport, TierSpan
 from kvboost.runtime.engine import Engine, end_tokens
-from kvboost.runtime.report import ReuseReport, TierSpan
 from kvboost.sampling import Sampling
 from kvboost.types import Span, Tier
 

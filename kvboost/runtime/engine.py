@@ -18,13 +18,14 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from kvboost.policy import ReusePolicy
+from kvboost.reuse import ReuseReport
 from kvboost.runtime.audit import Audit
 from kvboost.runtime.controller import Controller
 from kvboost.runtime.fingerprint import adapter_key
 from kvboost.runtime.harvest import new_chunks
 from kvboost.runtime.plan import Plan
 from kvboost.runtime.prepare import Prepared, Preparer
-from kvboost.runtime.report import ReuseCounters, ReuseReport, merge
+from kvboost.runtime.report import ReuseCounters, merge
 from kvboost.runtime.request import Declined, Request, Row, read_request
 from kvboost.runtime.shadow import Watch
 from kvboost.runtime.slab import HEAD_ROOM_TOKENS, SlabCache

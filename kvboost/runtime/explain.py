@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from kvboost.errors import PromptError
+from kvboost.reuse import ReuseReport
 from kvboost.runtime.engine import Engine
-from kvboost.runtime.report import ReuseReport
 
 
 @torch.no_grad()

@@ -17,12 +17,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from kvboost.errors import ChecksumError, FallbackWarning, InputError, KVBoostError, TensorError, UnknownNamespaceError
 from kvboost.policy import ReusePolicy
 from kvboost.protocols import ChunkCache, PromptSegmenter
+from kvboost.reuse import ReuseReport
 from kvboost.runtime.controller import Controller
 from kvboost.runtime.placing import Placer
 from kvboost.runtime.plan import Plan
 from kvboost.runtime.planner import NOMINATED, build_plan
 from kvboost.runtime.repair import STRATEGIES, RepairContext, Selection
-from kvboost.runtime.report import ReuseReport, count_tiers, tier_spans
+from kvboost.runtime.report import count_tiers, tier_spans
 from kvboost.runtime.ruling import Ruling
 from kvboost.runtime.slab import HEAD_ROOM_TOKENS, SlabCache
 from kvboost.runtime.splice import Splice, gaps_before_tail

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from kvboost.protocols import ChunkCache
+    from kvboost.reuse import ReuseReport
     from kvboost.runtime.engine import Engine
-    from kvboost.runtime.report import ReuseReport
 
     from ..reuse_map import ReuseMap
 

@@ -6,8 +6,8 @@ import time
 from contextlib import nullcontext
 from dataclasses import replace
 
+from kvboost.reuse import ReuseReport
 from kvboost.runtime.answer import GeneratedAnswer, generate_answer
-from kvboost.runtime.report import ReuseReport
 from kvboost.runtime.score import forced_logits, full_prefill, loss
 from kvboost.runtime.text_stream import TextStream
 from kvboost.v1 import runtime_pb2 as pb

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvboost import __version__
 from kvboost.client.convert import namespace_to_proto, tier_to_proto
-from kvboost.runtime.report import ReuseReport
+from kvboost.reuse import ReuseReport
 from kvboost.types import Tier
 from kvboost.v1 import runtime_pb2 as pb
 

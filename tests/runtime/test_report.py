@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from transformers import StoppingCriteria, StoppingCriteriaList
 
 from kvboost.policy import ReusePolicy
+from kvboost.reuse import ReuseReport
 from kvboost.runtime.plan import Plan, ReuseSpan
-from kvboost.runtime.report import ReuseCounters, ReuseReport, count_tiers, merge, tier_spans
+from kvboost.runtime.report import ReuseCounters, count_tiers, merge, tier_spans
 from kvboost.types import Donor, Span, Tier
 from tests.boosting import boosted, document, new_cache, prompt, settle, warm
 from tests.faulty_cache import FaultyCache

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from kvboost.client.runtime_types import Answer, ReuseReport, Score, TierSpan
+from kvboost.client.runtime_types import Answer, Score
 from kvboost.errors import DataLossError, InputError, KVBoostError
+from kvboost.reuse import ReuseReport, TierSpan
 from kvboost.services.demo.documents import NEW_FEE, OLD_FEE, documents, opening, short_documents
 from kvboost.services.demo.outcome import Outcome
 from kvboost.services.demo.processes import ended_like_ctrl_c, server

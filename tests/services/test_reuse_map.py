@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageColor
 
 from kvboost.errors import InputError
-from kvboost.runtime.report import TierSpan
+from kvboost.reuse import TierSpan
 from kvboost.services.reuse_map import (
     MapToken,
     ReuseMap,
