@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvboost.client.convert import namespace_from_proto, tier_from_proto, token_ids_to_proto
-from kvboost.client.runtime_types import ChatMessage, Finish, RuntimeInfo, Score, TokenPiece
+from kvboost.client.runtime_types import ChatMessage, Finish, RuntimeInfo, Score, TierAudit, TokenPiece
 from kvboost.errors import DataLossError, InputError
 from kvboost.reuse import ReuseReport, TierSpan
 from kvboost.sampling import Sampling
@@ -64,6 +64,20 @@ def runtime_info_from_proto(message: pb.DescribeRuntimeResponse) -> RuntimeInfo:
         tiers=tuple(tier_from_proto(t, f"tiers[{i}]") for i, t in enumerate(message.tiers)),
         limits=tuple(message.limits),
         counters=dict(message.counters),
+        audits=tuple(_audit_from_proto(audit, f"audits[{i}]") for i, audit in enumerate(message.audits)),
+    )
+
+
+def _audit_from_proto(message: pb.TierAudit, field: str) -> TierAudit:
+    return TierAudit(
+        tier=tier_from_proto(message.tier, f"{field}.tier"),
+        audits=message.audits,
+        violations=message.violations,
+        mean_kl=message.mean_kl if message.HasField("mean_kl") else None,
+        threshold=message.threshold,
+        recompute_ratio=message.recompute_ratio,
+        rate_bounds=(message.rate_low, message.rate_high),
+        off=message.off,
     )
 
 

@@ -18,6 +18,34 @@ class ChatMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class TierAudit:
+    """How one approximate tier stands with a runtime's audits.
+
+    Attributes
+    ----------
+    audits, violations
+        Since the runtime started.
+    mean_kl
+        Over the newest audits, in nats; None without any.
+    threshold, recompute_ratio
+        How strictly the tier is served at present.
+    rate_bounds
+        Of the share of violations at this setting.
+    off
+        Whether it is switched off at present.
+    """
+
+    tier: Tier
+    audits: int
+    violations: int
+    mean_kl: float | None
+    threshold: float
+    recompute_ratio: float
+    rate_bounds: tuple[float, float]
+    off: bool
+
+
+@dataclass(frozen=True, slots=True)
 class RuntimeInfo:
     """What a runtime says of itself.
 
@@ -31,6 +59,8 @@ class RuntimeInfo:
         Why tiers are missing.
     counters
         Totals since it started.
+    audits
+        Its approximate tiers.
     """
 
     version: str
@@ -41,6 +71,7 @@ class RuntimeInfo:
     tiers: tuple[Tier, ...]
     limits: tuple[str, ...]
     counters: Mapping[str, int]
+    audits: tuple[TierAudit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

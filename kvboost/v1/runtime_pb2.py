@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from kvboost.v1 import cache_pb2 as kvboost_dot_v1_dot_cache__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18kvboost/v1/runtime.proto\x12\nkvboost.v1\x1a\x16kvboost/v1/cache.proto\"\x18\n\x16\x44\x65scribeRuntimeRequest\"\xbd\x02\n\x17\x44\x65scribeRuntimeResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12(\n\tnamespace\x18\x03 \x01(\x0b\x32\x15.kvboost.v1.Namespace\x12\x1a\n\x12max_context_tokens\x18\x04 \x01(\r\x12\x15\n\rcache_address\x18\x05 \x01(\t\x12\x1f\n\x05tiers\x18\x06 \x03(\x0e\x32\x10.kvboost.v1.Tier\x12\x0e\n\x06limits\x18\x07 \x03(\t\x12\x43\n\x08\x63ounters\x18\x08 \x03(\x0b\x32\x31.kvboost.v1.DescribeRuntimeResponse.CountersEntry\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"9\n\x0c\x43hatMessages\x12)\n\x08messages\x18\x01 \x03(\x0b\x32\x17.kvboost.v1.ChatMessage\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\x9a\x01\n\x08Sampling\x12\x18\n\x0btemperature\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05top_p\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x12\n\x05top_k\x18\x03 \x01(\rH\x02\x88\x01\x01\x12\x11\n\x04seed\x18\x04 \x01(\x04H\x03\x88\x01\x01\x12\x0c\n\x04stop\x18\x05 \x03(\tB\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x08\n\x06_top_kB\x07\n\x05_seed\"\xa3\x02\n\x0fGenerateRequest\x12\x10\n\x06prompt\x18\x01 \x01(\tH\x00\x12(\n\x04\x63hat\x18\x02 \x01(\x0b\x32\x18.kvboost.v1.ChatMessagesH\x00\x12)\n\ttoken_ids\x18\x03 \x01(\x0b\x32\x14.kvboost.v1.TokenIdsH\x00\x12\x16\n\x0emax_new_tokens\x18\x04 \x01(\r\x12&\n\x08sampling\x18\x05 \x01(\x0b\x32\x14.kvboost.v1.Sampling\x12\x1a\n\x12score_against_full\x18\x06 \x01(\x08\x12\x12\n\nskip_cache\x18\x07 \x01(\x08\x12\x16\n\x0ewait_for_store\x18\x08 \x01(\x08\x12\x18\n\x10with_token_texts\x18\t \x01(\x08\x42\x07\n\x05input\"&\n\nTokenPiece\x12\n\n\x02id\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\"l\n\x08TierSpan\x12\r\n\x05start\x18\x01 \x01(\r\x12\x0b\n\x03\x65nd\x18\x02 \x01(\r\x12\x1e\n\x04tier\x18\x03 \x01(\x0e\x32\x10.kvboost.v1.Tier\x12\x12\n\nsimilarity\x18\x04 \x01(\x01\x12\x10\n\x08repaired\x18\x05 \x01(\x08\"\xa5\x03\n\x0bReuseReport\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x41\n\x0etokens_by_tier\x18\x02 \x03(\x0b\x32).kvboost.v1.ReuseReport.TokensByTierEntry\x12\x19\n\x11recomputed_tokens\x18\x03 \x01(\r\x12\x0e\n\x06ttft_s\x18\x04 \x01(\x01\x12\x36\n\x08stages_s\x18\x05 \x03(\x0b\x32$.kvboost.v1.ReuseReport.StagesSEntry\x12\x10\n\x08\x64\x65\x63lined\x18\x06 \x03(\t\x12\x10\n\x08\x66\x61llback\x18\x07 \x01(\t\x12\x12\n\nsimilarity\x18\x08 \x01(\x01\x12#\n\x05spans\x18\t \x03(\x0b\x32\x14.kvboost.v1.TierSpan\x12\x17\n\x0frecompute_ratio\x18\n \x01(\x01\x1a\x33\n\x11TokensByTierEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\x1a.\n\x0cStagesSEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\xb3\x01\n\x05Score\x12\x0f\n\x07kl_mean\x18\x01 \x01(\x01\x12\x10\n\x08kl_first\x18\x02 \x01(\x01\x12\x16\n\x0etop1_agreement\x18\x03 \x01(\x01\x12\x1d\n\x10\x66irst_divergence\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x11\n\tpositions\x18\x05 \x01(\r\x12\x13\n\x0b\x66ull_ttft_s\x18\x06 \x01(\x01\x12\x13\n\x0b\x66ull_answer\x18\x07 \x01(\tB\x13\n\x11_first_divergence\"\xa9\x01\n\x06\x46inish\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x12\n\nnew_tokens\x18\x02 \x01(\r\x12\'\n\x06report\x18\x03 \x01(\x0b\x32\x17.kvboost.v1.ReuseReport\x12%\n\x05score\x18\x04 \x01(\x0b\x32\x11.kvboost.v1.ScoreH\x00\x88\x01\x01\x12\x0c\n\x04text\x18\x05 \x01(\t\x12\x13\n\x0btoken_texts\x18\x06 \x03(\tB\x08\n\x06_score\"j\n\x10GenerateResponse\x12\'\n\x05token\x18\x01 \x01(\x0b\x32\x16.kvboost.v1.TokenPieceH\x00\x12$\n\x06\x66inish\x18\x02 \x01(\x0b\x32\x12.kvboost.v1.FinishH\x00\x42\x07\n\x05\x65vent2\xae\x01\n\x0eRuntimeService\x12S\n\x08\x44\x65scribe\x12\".kvboost.v1.DescribeRuntimeRequest\x1a#.kvboost.v1.DescribeRuntimeResponse\x12G\n\x08Generate\x12\x1b.kvboost.v1.GenerateRequest\x1a\x1c.kvboost.v1.GenerateResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18kvboost/v1/runtime.proto\x12\nkvboost.v1\x1a\x16kvboost/v1/cache.proto\"\x18\n\x16\x44\x65scribeRuntimeRequest\"\xe4\x02\n\x17\x44\x65scribeRuntimeResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12(\n\tnamespace\x18\x03 \x01(\x0b\x32\x15.kvboost.v1.Namespace\x12\x1a\n\x12max_context_tokens\x18\x04 \x01(\r\x12\x15\n\rcache_address\x18\x05 \x01(\t\x12\x1f\n\x05tiers\x18\x06 \x03(\x0e\x32\x10.kvboost.v1.Tier\x12\x0e\n\x06limits\x18\x07 \x03(\t\x12\x43\n\x08\x63ounters\x18\x08 \x03(\x0b\x32\x31.kvboost.v1.DescribeRuntimeResponse.CountersEntry\x12%\n\x06\x61udits\x18\t \x03(\x0b\x32\x15.kvboost.v1.TierAudit\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\xcf\x01\n\tTierAudit\x12\x1e\n\x04tier\x18\x01 \x01(\x0e\x32\x10.kvboost.v1.Tier\x12\x0e\n\x06\x61udits\x18\x02 \x01(\x04\x12\x12\n\nviolations\x18\x03 \x01(\x04\x12\x14\n\x07mean_kl\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x11\n\tthreshold\x18\x05 \x01(\x01\x12\x17\n\x0frecompute_ratio\x18\x06 \x01(\x01\x12\x10\n\x08rate_low\x18\x07 \x01(\x01\x12\x11\n\trate_high\x18\x08 \x01(\x01\x12\x0b\n\x03off\x18\t \x01(\x08\x42\n\n\x08_mean_kl\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"9\n\x0c\x43hatMessages\x12)\n\x08messages\x18\x01 \x03(\x0b\x32\x17.kvboost.v1.ChatMessage\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\x9a\x01\n\x08Sampling\x12\x18\n\x0btemperature\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05top_p\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x12\n\x05top_k\x18\x03 \x01(\rH\x02\x88\x01\x01\x12\x11\n\x04seed\x18\x04 \x01(\x04H\x03\x88\x01\x01\x12\x0c\n\x04stop\x18\x05 \x03(\tB\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x08\n\x06_top_kB\x07\n\x05_seed\"\xa3\x02\n\x0fGenerateRequest\x12\x10\n\x06prompt\x18\x01 \x01(\tH\x00\x12(\n\x04\x63hat\x18\x02 \x01(\x0b\x32\x18.kvboost.v1.ChatMessagesH\x00\x12)\n\ttoken_ids\x18\x03 \x01(\x0b\x32\x14.kvboost.v1.TokenIdsH\x00\x12\x16\n\x0emax_new_tokens\x18\x04 \x01(\r\x12&\n\x08sampling\x18\x05 \x01(\x0b\x32\x14.kvboost.v1.Sampling\x12\x1a\n\x12score_against_full\x18\x06 \x01(\x08\x12\x12\n\nskip_cache\x18\x07 \x01(\x08\x12\x16\n\x0ewait_for_store\x18\x08 \x01(\x08\x12\x18\n\x10with_token_texts\x18\t \x01(\x08\x42\x07\n\x05input\"&\n\nTokenPiece\x12\n\n\x02id\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\"l\n\x08TierSpan\x12\r\n\x05start\x18\x01 \x01(\r\x12\x0b\n\x03\x65nd\x18\x02 \x01(\r\x12\x1e\n\x04tier\x18\x03 \x01(\x0e\x32\x10.kvboost.v1.Tier\x12\x12\n\nsimilarity\x18\x04 \x01(\x01\x12\x10\n\x08repaired\x18\x05 \x01(\x08\"\xa5\x03\n\x0bReuseReport\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x41\n\x0etokens_by_tier\x18\x02 \x03(\x0b\x32).kvboost.v1.ReuseReport.TokensByTierEntry\x12\x19\n\x11recomputed_tokens\x18\x03 \x01(\r\x12\x0e\n\x06ttft_s\x18\x04 \x01(\x01\x12\x36\n\x08stages_s\x18\x05 \x03(\x0b\x32$.kvboost.v1.ReuseReport.StagesSEntry\x12\x10\n\x08\x64\x65\x63lined\x18\x06 \x03(\t\x12\x10\n\x08\x66\x61llback\x18\x07 \x01(\t\x12\x12\n\nsimilarity\x18\x08 \x01(\x01\x12#\n\x05spans\x18\t \x03(\x0b\x32\x14.kvboost.v1.TierSpan\x12\x17\n\x0frecompute_ratio\x18\n \x01(\x01\x1a\x33\n\x11TokensByTierEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\x1a.\n\x0cStagesSEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\xb3\x01\n\x05Score\x12\x0f\n\x07kl_mean\x18\x01 \x01(\x01\x12\x10\n\x08kl_first\x18\x02 \x01(\x01\x12\x16\n\x0etop1_agreement\x18\x03 \x01(\x01\x12\x1d\n\x10\x66irst_divergence\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x11\n\tpositions\x18\x05 \x01(\r\x12\x13\n\x0b\x66ull_ttft_s\x18\x06 \x01(\x01\x12\x13\n\x0b\x66ull_answer\x18\x07 \x01(\tB\x13\n\x11_first_divergence\"\xa9\x01\n\x06\x46inish\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x12\n\nnew_tokens\x18\x02 \x01(\r\x12\'\n\x06report\x18\x03 \x01(\x0b\x32\x17.kvboost.v1.ReuseReport\x12%\n\x05score\x18\x04 \x01(\x0b\x32\x11.kvboost.v1.ScoreH\x00\x88\x01\x01\x12\x0c\n\x04text\x18\x05 \x01(\t\x12\x13\n\x0btoken_texts\x18\x06 \x03(\tB\x08\n\x06_score\"j\n\x10GenerateResponse\x12\'\n\x05token\x18\x01 \x01(\x0b\x32\x16.kvboost.v1.TokenPieceH\x00\x12$\n\x06\x66inish\x18\x02 \x01(\x0b\x32\x12.kvboost.v1.FinishH\x00\x42\x07\n\x05\x65vent2\xae\x01\n\x0eRuntimeService\x12S\n\x08\x44\x65scribe\x12\".kvboost.v1.DescribeRuntimeRequest\x1a#.kvboost.v1.DescribeRuntimeResponse\x12G\n\x08Generate\x12\x1b.kvboost.v1.GenerateRequest\x1a\x1c.kvboost.v1.GenerateResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,35 +41,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DESCRIBERUNTIMEREQUEST']._serialized_start=64
   _globals['_DESCRIBERUNTIMEREQUEST']._serialized_end=88
   _globals['_DESCRIBERUNTIMERESPONSE']._serialized_start=91
-  _globals['_DESCRIBERUNTIMERESPONSE']._serialized_end=408
-  _globals['_DESCRIBERUNTIMERESPONSE_COUNTERSENTRY']._serialized_start=361
-  _globals['_DESCRIBERUNTIMERESPONSE_COUNTERSENTRY']._serialized_end=408
-  _globals['_CHATMESSAGE']._serialized_start=410
-  _globals['_CHATMESSAGE']._serialized_end=454
-  _globals['_CHATMESSAGES']._serialized_start=456
-  _globals['_CHATMESSAGES']._serialized_end=513
-  _globals['_TOKENIDS']._serialized_start=515
-  _globals['_TOKENIDS']._serialized_end=538
-  _globals['_SAMPLING']._serialized_start=541
-  _globals['_SAMPLING']._serialized_end=695
-  _globals['_GENERATEREQUEST']._serialized_start=698
-  _globals['_GENERATEREQUEST']._serialized_end=989
-  _globals['_TOKENPIECE']._serialized_start=991
-  _globals['_TOKENPIECE']._serialized_end=1029
-  _globals['_TIERSPAN']._serialized_start=1031
-  _globals['_TIERSPAN']._serialized_end=1139
-  _globals['_REUSEREPORT']._serialized_start=1142
-  _globals['_REUSEREPORT']._serialized_end=1563
-  _globals['_REUSEREPORT_TOKENSBYTIERENTRY']._serialized_start=1464
-  _globals['_REUSEREPORT_TOKENSBYTIERENTRY']._serialized_end=1515
-  _globals['_REUSEREPORT_STAGESSENTRY']._serialized_start=1517
-  _globals['_REUSEREPORT_STAGESSENTRY']._serialized_end=1563
-  _globals['_SCORE']._serialized_start=1566
-  _globals['_SCORE']._serialized_end=1745
-  _globals['_FINISH']._serialized_start=1748
-  _globals['_FINISH']._serialized_end=1917
-  _globals['_GENERATERESPONSE']._serialized_start=1919
-  _globals['_GENERATERESPONSE']._serialized_end=2025
-  _globals['_RUNTIMESERVICE']._serialized_start=2028
-  _globals['_RUNTIMESERVICE']._serialized_end=2202
+  _globals['_DESCRIBERUNTIMERESPONSE']._serialized_end=447
+  _globals['_DESCRIBERUNTIMERESPONSE_COUNTERSENTRY']._serialized_start=400
+  _globals['_DESCRIBERUNTIMERESPONSE_COUNTERSENTRY']._serialized_end=447
+  _globals['_TIERAUDIT']._serialized_start=450
+  _globals['_TIERAUDIT']._serialized_end=657
+  _globals['_CHATMESSAGE']._serialized_start=659
+  _globals['_CHATMESSAGE']._serialized_end=703
+  _globals['_CHATMESSAGES']._serialized_start=705
+  _globals['_CHATMESSAGES']._serialized_end=762
+  _globals['_TOKENIDS']._serialized_start=764
+  _globals['_TOKENIDS']._serialized_end=787
+  _globals['_SAMPLING']._serialized_start=790
+  _globals['_SAMPLING']._serialized_end=944
+  _globals['_GENERATEREQUEST']._serialized_start=947
+  _globals['_GENERATEREQUEST']._serialized_end=1238
+  _globals['_TOKENPIECE']._serialized_start=1240
+  _globals['_TOKENPIECE']._serialized_end=1278
+  _globals['_TIERSPAN']._serialized_start=1280
+  _globals['_TIERSPAN']._serialized_end=1388
+  _globals['_REUSEREPORT']._serialized_start=1391
+  _globals['_REUSEREPORT']._serialized_end=1812
+  _globals['_REUSEREPORT_TOKENSBYTIERENTRY']._serialized_start=1713
+  _globals['_REUSEREPORT_TOKENSBYTIERENTRY']._serialized_end=1764
+  _globals['_REUSEREPORT_STAGESSENTRY']._serialized_start=1766
+  _globals['_REUSEREPORT_STAGESSENTRY']._serialized_end=1812
+  _globals['_SCORE']._serialized_start=1815
+  _globals['_SCORE']._serialized_end=1994
+  _globals['_FINISH']._serialized_start=1997
+  _globals['_FINISH']._serialized_end=2166
+  _globals['_GENERATERESPONSE']._serialized_start=2168
+  _globals['_GENERATERESPONSE']._serialized_end=2274
+  _globals['_RUNTIMESERVICE']._serialized_start=2277
+  _globals['_RUNTIMESERVICE']._serialized_end=2451
 # @@protoc_insertion_point(module_scope)

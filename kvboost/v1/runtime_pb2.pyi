@@ -12,7 +12,7 @@ class DescribeRuntimeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeRuntimeResponse(_message.Message):
-    __slots__ = ("version", "model", "namespace", "max_context_tokens", "cache_address", "tiers", "limits", "counters")
+    __slots__ = ("version", "model", "namespace", "max_context_tokens", "cache_address", "tiers", "limits", "counters", "audits")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -28,6 +28,7 @@ class DescribeRuntimeResponse(_message.Message):
     TIERS_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    AUDITS_FIELD_NUMBER: _ClassVar[int]
     version: str
     model: str
     namespace: _cache_pb2.Namespace
@@ -36,7 +37,30 @@ class DescribeRuntimeResponse(_message.Message):
     tiers: _containers.RepeatedScalarFieldContainer[_cache_pb2.Tier]
     limits: _containers.RepeatedScalarFieldContainer[str]
     counters: _containers.ScalarMap[str, int]
-    def __init__(self, version: _Optional[str] = ..., model: _Optional[str] = ..., namespace: _Optional[_Union[_cache_pb2.Namespace, _Mapping]] = ..., max_context_tokens: _Optional[int] = ..., cache_address: _Optional[str] = ..., tiers: _Optional[_Iterable[_Union[_cache_pb2.Tier, str]]] = ..., limits: _Optional[_Iterable[str]] = ..., counters: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    audits: _containers.RepeatedCompositeFieldContainer[TierAudit]
+    def __init__(self, version: _Optional[str] = ..., model: _Optional[str] = ..., namespace: _Optional[_Union[_cache_pb2.Namespace, _Mapping]] = ..., max_context_tokens: _Optional[int] = ..., cache_address: _Optional[str] = ..., tiers: _Optional[_Iterable[_Union[_cache_pb2.Tier, str]]] = ..., limits: _Optional[_Iterable[str]] = ..., counters: _Optional[_Mapping[str, int]] = ..., audits: _Optional[_Iterable[_Union[TierAudit, _Mapping]]] = ...) -> None: ...
+
+class TierAudit(_message.Message):
+    __slots__ = ("tier", "audits", "violations", "mean_kl", "threshold", "recompute_ratio", "rate_low", "rate_high", "off")
+    TIER_FIELD_NUMBER: _ClassVar[int]
+    AUDITS_FIELD_NUMBER: _ClassVar[int]
+    VIOLATIONS_FIELD_NUMBER: _ClassVar[int]
+    MEAN_KL_FIELD_NUMBER: _ClassVar[int]
+    THRESHOLD_FIELD_NUMBER: _ClassVar[int]
+    RECOMPUTE_RATIO_FIELD_NUMBER: _ClassVar[int]
+    RATE_LOW_FIELD_NUMBER: _ClassVar[int]
+    RATE_HIGH_FIELD_NUMBER: _ClassVar[int]
+    OFF_FIELD_NUMBER: _ClassVar[int]
+    tier: _cache_pb2.Tier
+    audits: int
+    violations: int
+    mean_kl: float
+    threshold: float
+    recompute_ratio: float
+    rate_low: float
+    rate_high: float
+    off: bool
+    def __init__(self, tier: _Optional[_Union[_cache_pb2.Tier, str]] = ..., audits: _Optional[int] = ..., violations: _Optional[int] = ..., mean_kl: _Optional[float] = ..., threshold: _Optional[float] = ..., recompute_ratio: _Optional[float] = ..., rate_low: _Optional[float] = ..., rate_high: _Optional[float] = ..., off: bool = ...) -> None: ...
 
 class ChatMessage(_message.Message):
     __slots__ = ("role", "content")

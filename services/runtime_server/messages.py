@@ -5,6 +5,8 @@ from __future__ import annotations
 from kvboost import __version__
 from kvboost.client.convert import namespace_to_proto, tier_to_proto
 from kvboost.reuse import ReuseReport
+from kvboost.runtime.audit_log import figures
+from kvboost.runtime.engine import Engine
 from kvboost.types import Tier
 from kvboost.v1 import runtime_pb2 as pb
 
@@ -28,7 +30,29 @@ def info_to_proto(served: ServedModel) -> pb.DescribeRuntimeResponse:
         tiers=[tier_to_proto(tier) for tier in Tier if tier in support.tiers],
         limits=[support.reason] if support.reason else [],
         counters=served.engine.counters.snapshot(),
+        audits=_audits(served.engine),
     )
+
+
+def _audits(engine: Engine) -> list[pb.TierAudit]:
+    counts = engine.counters.snapshot()
+    audits = []
+    for tier, status in engine.audit.controller.status().items():
+        low, high = status.rate_bounds
+        audits.append(
+            pb.TierAudit(
+                tier=tier_to_proto(tier),
+                audits=counts.get(f"audits_{tier}", 0),
+                violations=counts.get(f"audit_violations_{tier}", 0),
+                mean_kl=figures(engine.audit.log.records(tier))["mean_kl"],
+                threshold=status.threshold,
+                recompute_ratio=status.recompute_ratio,
+                rate_low=low,
+                rate_high=high,
+                off=status.off,
+            )
+        )
+    return audits
 
 
 def report_to_proto(report: ReuseReport) -> pb.ReuseReport:
