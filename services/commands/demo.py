@@ -39,9 +39,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the four requests, then the sustained ones; print, draw and write the figures."""
     from ..demo.figures import figures
-    from ..demo.processes import ended_like_ctrl_c
     from ..demo.run import four_requests, running_servers
     from ..demo.show import outcome_lines, paths_lines, summary, sustained_lines
+    from ..processes import ended_like_ctrl_c
 
     _check_writable(args)
     config = load_from_arguments(args, model__name_or_path=_model(args.model)).config

@@ -14,9 +14,9 @@ from kvboost.client.runtime_types import RuntimeInfo
 from kvboost.config import Config
 from kvboost.config.render import to_toml
 
+from ..processes import server
 from ..progress import step
 from .outcome import Outcome
-from .processes import server
 from .scenario import DemoRequest, chat, cold, edited, reordered
 
 ANSWER_TOKENS = 32

@@ -19,10 +19,10 @@ from kvboost.errors import DataLossError, InputError, KVBoostError
 from kvboost.reuse import ReuseReport, TierSpan
 from kvboost.services.demo.documents import NEW_FEE, OLD_FEE, documents, opening, short_documents
 from kvboost.services.demo.outcome import Outcome
-from kvboost.services.demo.processes import ended_like_ctrl_c, server
 from kvboost.services.demo.scenario import chat, cold, edited, reordered
 from kvboost.services.demo.show import outcome_lines, summary, sustained_lines
 from kvboost.services.demo.sustained import Sustained, sustained
+from kvboost.services.processes import ended_like_ctrl_c, server
 from kvboost.types import Span, Tier
 from tests.boosting import document
 from tests.tiny_models import tiny_model, tiny_tokenizer
@@ -149,9 +149,9 @@ def test_a_server_ends_with_its_block(tmp_path: Path) -> None:
     def interrupted() -> None:
         with (
             ended_like_ctrl_c(),
-            server("Starting", ["serve-cache", "--no-tcp", "--unix", str(socket)], tmp_path) as pid,
+            server("Starting", ["serve-cache", "--no-tcp", "--unix", str(socket)], tmp_path) as child,
         ):
-            pids.append(pid)
+            pids.append(child.pid)
             assert socket.exists()
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(5)
