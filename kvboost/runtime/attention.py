@@ -6,6 +6,7 @@ the context of its own thread: a pass of another thread meanwhile finds none and
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,12 +21,13 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 _RECORDER: ContextVar[AttentionRecorder | None] = ContextVar("kvboost_recorder", default=None)
 _PREFIX = "kvboost_recording_"
+_OWN = re.compile("^kvboost_[a-z]+_")  # how every attention registered here is named, before the one it wraps
 
 
 def attention_of(model: PreTrainedModel) -> str:
-    """Return the attention that ``model`` was loaded with, also while another thread records."""
+    """Return the attention that ``model`` was loaded with, also while it is switched to one of ours."""
     name: str = model.config._attn_implementation
-    return name.removeprefix(_PREFIX)
+    return _OWN.sub("", name)
 
 
 @dataclass

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,13 +26,13 @@ from kvboost.runtime.fingerprint import adapter_key
 from kvboost.runtime.harvest import new_chunks
 from kvboost.runtime.plan import Plan
 from kvboost.runtime.prepare import Prepared, Preparer
-from kvboost.runtime.report import ReuseCounters, merge
+from kvboost.runtime.report import merge
 from kvboost.runtime.request import Declined, Request, Row, read_request
 from kvboost.runtime.shadow import Watch
 from kvboost.runtime.slab import HEAD_ROOM_TOKENS, SlabCache
 from kvboost.runtime.splice import Splice
 from kvboost.runtime.writer import Writer
-from kvboost.types import PutRequest, Tier
+from kvboost.types import PutReceipt, PutRequest, Tier
 
 FLUSH_TIMEOUT_S = 30.0
 # The parameters of transformers' generate() after `inputs`, in order.
@@ -76,14 +77,14 @@ class Engine:
 
     def __init__(self, preparer: Preparer, plain_generate: Callable[..., Any], owns_cache: bool = False) -> None:
         self.preparer = preparer
-        self.counters = ReuseCounters()
+        self.counters = preparer.costs.counters
         self.writer = Writer(preparer.cache, self.counters)
         self.plain_generate = plain_generate
         self._owns_cache = owns_cache
         self._first = _FirstPass()
         self._adapter = adapter_key(preparer.model)
         model = preparer.model
-        self.audit = Audit(model, preparer.namespace.key, Controller(preparer.policy), self.counters, self._unchanged)
+        self.audit = Audit(model, preparer.namespace.key, Controller(preparer.policy), self.counters, self.unchanged)
         self._hooks = (
             model.register_forward_pre_hook(self._before_forward, with_kwargs=True),
             model.register_forward_hook(self._after_forward),
@@ -110,6 +111,7 @@ class Engine:
             self.writer.flush(FLUSH_TIMEOUT_S)
             one = len(request.rows) == 1 and request.expand == 1
             result, report = (self._serve_one if one else self._serve_batch)(request, call)
+            report = self.preparer.costs.priced(report)
             if request.returns_dict:
                 self.writer.flush(FLUSH_TIMEOUT_S)  # the caller now owns the cache and may change it
         self.counters.count(report)
@@ -142,11 +144,12 @@ class Engine:
         limit = self.preparer.support.longest_prompt
         if limit is not None and any(len(row.token_ids) > limit for row in request.rows):
             return f"beyond {limit} tokens the model rotates the keys of the whole prompt by other frequencies"
-        if not self._unchanged():
+        if not self.unchanged():
             return "the active adapters changed since boost(); boost the model again"
         return ""
 
-    def _unchanged(self) -> bool:
+    def unchanged(self) -> bool:
+        """Return whether the active adapters are those that the model was boosted with."""
         return adapter_key(self.model) == self._adapter
 
     def _serve_one(self, request: Request, call: _Call) -> tuple[Any, ReuseReport]:
@@ -156,12 +159,15 @@ class Engine:
         prepared = self.preparer.prepare(row.token_ids, request.new_tokens, call.policy, self.audit.controller)
         cache = prepared.splice.cache
         watch = Watch() if self.audit.wants(prepared) else None
+        before_s = time.perf_counter() - call.start_s
         result, ttft_s = self._run(call, cache, prepared.splice, watch)
         ids = self._answered(row, _sequences(result)[0, row.padding :].tolist())
-        self._store(prepared.plan, ids, cache, 0, 0)
+        self.store(prepared.plan, ids, cache, 0, 0)
         if watch is not None:
             self.audit.submit(prepared, watch, 0, ids)
-        return result, prepared.report(ttft_s)
+        report = prepared.report(ttft_s)
+        self.preparer.costs.observe(report, ttft_s - before_s)
+        return result, report
 
     def _serve_batch(self, request: Request, call: _Call) -> tuple[Any, ReuseReport]:
         controller = self.audit.controller
@@ -176,7 +182,7 @@ class Engine:
             # Beams share the prompt but permute what follows it, so only the prompt is stored.
             ids = sequences[i * per_row, row.padding :].tolist() if request.beams == 1 else list(row.token_ids)
             ids = self._answered(row, ids)
-            self._store(ready.plan, ids, cache, i * request.expand, row.padding)
+            self.store(ready.plan, ids, cache, i * request.expand, row.padding)
             if watch is not None and audited[i]:
                 self.audit.submit(ready, watch, i * request.expand, ids)
         reports = [ready.report(ttft_s) for ready in prepared]
@@ -246,7 +252,9 @@ class Engine:
         ends = end_tokens(self.model)
         return ids[: next((i + 1 for i in range(len(row.token_ids), len(ids)) if ids[i] in ends), len(ids))]
 
-    def _store(self, plan: Plan, ids: list[int], cache: SlabCache, index: int, padding: int) -> None:
+    def store(
+        self, plan: Plan, ids: list[int], cache: SlabCache, index: int = 0, padding: int = 0
+    ) -> Future[PutReceipt]:
         """Offer what a row computed to the cache, in the background."""
         preparer = self.preparer
 
@@ -259,7 +267,7 @@ class Engine:
             chunks = new_chunks(ids[:count], plan, preparer.segmenter, keys, values, layout)
             return PutRequest(preparer.namespace.key, tuple(ids[:count]), chunks)
 
-        self.writer.submit(build)
+        return self.writer.submit(build)
 
 
 def end_tokens(model: PreTrainedModel) -> frozenset[int]:

@@ -63,23 +63,33 @@ class Splice:
         """Make the cache append again."""
         self.cache.set_splice(None)
 
-    def run(self, model: PreTrainedModel, end: int) -> None:
-        """Compute everything before position ``end`` in one pass of our own; afterwards the cache holds it."""
+    def run(self, model: PreTrainedModel, end: int) -> Tensor | None:
+        """Compute everything before position ``end`` in one pass of our own; afterwards the cache holds it.
+
+        Returns
+        -------
+        Tensor or None
+            The last position's logits, ``[1, vocab]``; None if there was nothing left to compute.
+        """
+        logits = None
         if len(self.scattered) > 0:
             input_ids, position_ids, mask = self.arguments(model, end)
             self.arm(end)
             try:
-                self._forward(model, input_ids, position_ids=position_ids, attention_mask=mask)
+                logits = self._forward(model, input_ids, position_ids=position_ids, attention_mask=mask)
             finally:
                 self.disarm()
         elif self.tail_start < end:
             # An ordinary pass over a suffix: this also goes with models that take no positions or masks of ours.
             self.cache.set_length(self.tail_start)
-            self._forward(model, self.token_ids[self.tail_start : end][None])
+            logits = self._forward(model, self.token_ids[self.tail_start : end][None])
         self.cache.set_length(end)
+        return logits
 
-    def _forward(self, model: PreTrainedModel, input_ids: Tensor, **arguments: Any) -> None:
-        model(input_ids=input_ids, cache=self.cache, use_cache=True, **arguments, **last_logits_only(model))
+    def _forward(self, model: PreTrainedModel, input_ids: Tensor, **arguments: Any) -> Tensor:
+        output = model(input_ids=input_ids, cache=self.cache, use_cache=True, **arguments, **last_logits_only(model))
+        logits: Tensor = output.logits[:, -1]
+        return logits
 
 
 def gaps_before_tail(plan: Plan, device: torch.device | str) -> Tensor:

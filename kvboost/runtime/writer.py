@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from kvboost.errors import FallbackWarning, KVBoostError
 from kvboost.protocols import ChunkCache
 from kvboost.runtime.report import ReuseCounters
-from kvboost.types import PutRequest
+from kvboost.types import PutReceipt, PutRequest
 
 
 class Writer:
@@ -28,13 +28,19 @@ class Writer:
         self._counters = counters
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kvboost-put")
         self._lock = threading.Lock()
-        self._pending: list[Future[None]] = []
+        self._pending: list[Future[PutReceipt]] = []
 
-    def submit(self, build: Callable[[], PutRequest]) -> None:
+    def submit(self, build: Callable[[], PutRequest]) -> Future[PutReceipt]:
         """Build a request and put it, both in the background."""
         with self._lock:
             self._pending = [job for job in self._pending if not job.done() or job.exception() is not None]
-            self._pending.append(self._executor.submit(self._put, build))
+            job = self._executor.submit(self._put, build)
+            self._pending.append(job)
+        return job
+
+    def barrier(self) -> Future[None]:
+        """Return what is done once everything submitted so far was put."""
+        return self._executor.submit(_nothing)
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything submitted was put, ``timeout_s`` at most in all."""
@@ -67,9 +73,14 @@ class Writer:
         self.flush()
         self._executor.shutdown()
 
-    def _put(self, build: Callable[[], PutRequest]) -> None:
+    def _put(self, build: Callable[[], PutRequest]) -> PutReceipt:
         request = build()
         if not request.chunks:
-            return
+            return PutReceipt()
         receipt = self._cache.put(request)
         self._counters.add("stored_chunks", receipt.stored)
+        return receipt
+
+
+def _nothing() -> None:
+    """Run after everything before it."""
