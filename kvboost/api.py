@@ -18,6 +18,7 @@ from kvboost.protocols import ChunkCache, PromptSegmenter
 from kvboost.runtime.engine import Engine
 from kvboost.runtime.fingerprint import namespace_of
 from kvboost.runtime.gate import pass_gate
+from kvboost.runtime.grouped import use_grouped, use_own
 from kvboost.runtime.prepare import Preparer
 from kvboost.runtime.support import examine
 
@@ -75,12 +76,14 @@ def boost(
     settings = config if isinstance(config, Config) else load(config).config
     chosen = segmenter or build_segmenter(settings.segment, settings.embedder, tokenizer)
     support = examine(model)
+    use_grouped(model)
     namespace = namespace_of(model, tokenizer, support, settings.cache.tenant if tenant is None else tenant)
     support = pass_gate(model, support, namespace)
     store = _store(cache, settings)
     try:
         store.open(namespace)
     except KVBoostError:
+        use_own(model)
         if store is not cache:
             store.close()
         raise
@@ -99,8 +102,9 @@ def boost(
 
 
 def unboost(model: PreTrainedModel) -> PreTrainedModel:
-    """Undo :func:`boost`: store what is pending and restore ``generate()``. Returns the model."""
+    """Undo :func:`boost`: store what is pending, restore ``generate()`` and the attention. Returns the model."""
     engine_of(model).close()
+    use_own(model)
     for name in (_ENGINE, "generate", "last_reuse"):
         delattr(model, name)
     return model

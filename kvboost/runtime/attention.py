@@ -19,15 +19,23 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from kvboost.runtime.grouped import GROUPED
+
 _RECORDER: ContextVar[AttentionRecorder | None] = ContextVar("kvboost_recorder", default=None)
 _PREFIX = "kvboost_recording_"
-_OWN = re.compile("^kvboost_[a-z]+_")  # how every attention registered here is named, before the one it wraps
+_OWN = re.compile("^(kvboost_[a-z]+_)+")  # how our attentions are named, before the one that each stands for
 
 
 def attention_of(model: PreTrainedModel) -> str:
     """Return the attention that ``model`` was loaded with, also while it is switched to one of ours."""
     name: str = model.config._attn_implementation
     return _OWN.sub("", name)
+
+
+def takes_additive_masks(model: PreTrainedModel) -> bool:
+    """Return whether ``model``'s attention wants a mask that is added to the scores, not a boolean one."""
+    name: str = model.config._attn_implementation
+    return name.endswith((GROUPED, "eager"))
 
 
 @dataclass
@@ -119,6 +127,6 @@ def _make_function(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
     return attention
 
 
-for _base in ("sdpa", "eager"):
+for _base in ("sdpa", "eager", GROUPED):
     AttentionInterface.register(_PREFIX + _base, _make_function(_base))
     AttentionMaskInterface.register(_PREFIX + _base, ALL_MASK_ATTENTION_FUNCTIONS[_base])

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kvboost.runtime.attention import attention_of
+from kvboost.runtime.attention import takes_additive_masks
+from kvboost.runtime.grouped import additive
 from kvboost.runtime.support import layer_types
 
 Mask = Tensor | dict[str, Tensor]
@@ -27,8 +28,8 @@ def position_masks(model: PreTrainedModel, positions: Tensor, length: int, fille
     Returns
     -------
     Mask
-        ``[1, 1, Q, length]``, boolean for sdpa, additive in the model's dtype for eager attention (the other
-        way round is silently wrong); a dict by layer type where layers differ.
+        ``[1, 1, Q, length]``, boolean for sdpa, additive in the model's dtype for eager (the other way round is
+        silently wrong) and grouped attention; a dict by layer type where layers differ.
     """
     config = model.config.get_text_config(decoder=True)
     distance = positions[:, None] - torch.arange(length, device=positions.device)
@@ -46,8 +47,6 @@ def position_masks(model: PreTrainedModel, positions: Tensor, length: int, fille
 
 
 def _finish(model: PreTrainedModel, visible: Tensor) -> Tensor:
-    if attention_of(model) == "eager":
-        additive = torch.zeros(visible.shape, dtype=model.dtype, device=visible.device)
-        additive.masked_fill_(~visible, torch.finfo(model.dtype).min)
-        return additive[None, None]
+    if takes_additive_masks(model):
+        return additive(visible, model.dtype)[None, None]
     return visible[None, None]

@@ -18,6 +18,7 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 from kvboost.errors import ModelSupportError
+from kvboost.runtime.attention import attention_of
 from kvboost.runtime.rope import Pairing, Rope, rotated
 from kvboost.types import KVLayout, Tier
 
@@ -132,7 +133,7 @@ def _known_obstacle(model: PreTrainedModel) -> str:
                 f"{UNALIGNABLE_ROPE[kind]} (rope_type {kind!r}) changes its frequencies with the prompt's length, "
                 "so cached keys cannot be re-aligned"
             )
-    attention = model.config._attn_implementation
+    attention = attention_of(model)
     if attention not in MASKED_ATTENTION:
         return (
             f"attention implementation {attention!r} takes no mask by position; load the model with "
