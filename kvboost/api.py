@@ -15,12 +15,14 @@ from kvboost.config import Config, load
 from kvboost.errors import InputError, KVBoostError
 from kvboost.policy import ReusePolicy
 from kvboost.protocols import ChunkCache, PromptSegmenter
+from kvboost.runtime.calibrate import calibrated
 from kvboost.runtime.engine import Engine
 from kvboost.runtime.fingerprint import namespace_of
 from kvboost.runtime.gate import pass_gate
 from kvboost.runtime.grouped import use_grouped, use_own
 from kvboost.runtime.prepare import Preparer
 from kvboost.runtime.support import examine
+from kvboost.runtime.worth import Costs
 
 _ENGINE = "kvboost_engine"
 
@@ -79,6 +81,7 @@ def boost(
     use_grouped(model)
     namespace = namespace_of(model, tokenizer, support, settings.cache.tenant if tenant is None else tenant)
     support = pass_gate(model, support, namespace)
+    costs = Costs(support, calibrated(model, support, namespace), learns=model.device.type == "cpu")
     store = _store(cache, settings)
     try:
         store.open(namespace)
@@ -88,7 +91,7 @@ def boost(
             store.close()
         raise
     rules = policy or settings.policy
-    preparer = Preparer(model, tokenizer, chosen, store, namespace, support, rules, threading.Lock())
+    preparer = Preparer(model, tokenizer, chosen, store, namespace, support, rules, threading.Lock(), costs)
     engine = Engine(preparer, model.generate, owns_cache=store is not cache)
 
     def generate(self: PreTrainedModel, inputs: Any = None, *args: Any, **kwargs: Any) -> Any:

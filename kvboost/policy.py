@@ -49,6 +49,9 @@ class ReusePolicy:
         How many tokens of each run, at most, are its head when ``repair`` is ``head`` or ``head+query``.
     max_nominees
         How many similar chunks are considered for one chunk of the prompt, at most.
+    worth_it
+        Whether a hit is declined where fetching, placing and repairing it is estimated to take longer than computing
+        it, by a wide margin. Nothing is declined before prefill and the cache were timed.
     audit_rate
         Share in ``[0, 1]`` of the requests with approximate reuse that are audited: after the answer has gone
         out, the full prefill runs in the background and its first-token logits are compared with those that
@@ -83,6 +86,7 @@ class ReusePolicy:
     question_tokens: int = 64
     head_tokens: int = 32
     max_nominees: int = 2
+    worth_it: bool = True
     audit_rate: float = 0.02
     max_kl: float = 0.1
     max_violation_rate: float = 0.05
@@ -96,8 +100,9 @@ class ReusePolicy:
         object.__setattr__(self, "recompute_ratio", ratio)
         if self.repair not in REPAIRS:
             raise PolicyError(f"repair {self.repair!r} is unknown; choose one of {', '.join(REPAIRS)}")
-        if not isinstance(self.shift, bool):
-            raise PolicyError(f"shift {self.shift!r} must be true or false")
+        for field in ("shift", "worth_it"):
+            if not isinstance(getattr(self, field), bool):
+                raise PolicyError(f"{field} {getattr(self, field)!r} must be true or false")
         for field in ("min_span", "question_tokens", "head_tokens", "max_nominees"):
             _at_least_one(field, getattr(self, field))
         self._check_audit()

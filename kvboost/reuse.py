@@ -53,6 +53,9 @@ class ReuseReport:
         Lowest similarity of a donor that lent tokens; 1.0 if none was nominated by embedding.
     spans
         The prompt in order, by tier.
+    saved_s
+        Estimated seconds of prefill that reuse saved, less what fetch and repair took; negative where it cost more than
+        it saved, None where this machine was not calibrated.
     rows
         The reports of the rows of a batch; empty for a single prompt.
     """
@@ -67,6 +70,7 @@ class ReuseReport:
     fallback: str | None = None
     similarity: float = 1.0
     spans: tuple[TierSpan, ...] = ()
+    saved_s: float | None = None
     rows: tuple[ReuseReport, ...] = ()
 
     @property

@@ -1,8 +1,8 @@
 """Settings of the whole test run.
 
-Verdicts of the start-up gate go to a directory of the run, not to the user's. torch takes one thread in this process:
-two of them spend their time waiting for each other on tiny models (three times as long). Processes that tests start
-keep their own.
+Verdicts of the start-up gate and calibrations go to a directory of the run, not to the user's. torch takes one thread
+in this process: two of them spend their time waiting for each other on tiny models (three times as long). Processes
+that tests start keep their own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import torch
 def _own_verdicts(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("verdicts")
-        patch.setattr("kvboost.runtime.gate.default_cache_dir", lambda: folder)
+        for room in ("gate", "calibrate"):
+            patch.setattr(f"kvboost.runtime.{room}.default_cache_dir", lambda: folder)
         yield
 
 

@@ -114,6 +114,7 @@ def report_from_proto(message: pb.ReuseReport) -> ReuseReport:
             TierSpan(Span(s.start, s.end), tier_from_proto(s.tier, f"spans[{i}].tier"), s.similarity, s.repaired)
             for i, s in enumerate(message.spans)
         ),
+        saved_s=message.saved_s if message.HasField("saved_s") else None,
     )
 
 

@@ -7,10 +7,7 @@ equal keys computed there. A model that fails runs without the tiers that need w
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import json
-import os
 from pathlib import Path
 
 import torch
@@ -20,6 +17,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from kvboost.assets import default_cache_dir
 from kvboost.runtime.attention import AttentionRecorder, recording
+from kvboost.runtime.kept import read_kept, write_kept
 from kvboost.runtime.masks import position_masks
 from kvboost.runtime.rope import rotated
 from kvboost.runtime.slab import SlabCache, SplicePass
@@ -38,10 +36,11 @@ def pass_gate(
     if support.reason:
         return support
     path = (cache_dir or default_cache_dir()) / "gates" / f"{_gate_key(model, namespace)}.json"
-    reason = _stored_verdict(path)
-    if reason is None:
+    kept = read_kept(path)
+    reason = kept.get("reason") if isinstance(kept, dict) else None
+    if not isinstance(reason, str):
         reason = run_gate(model, support)
-        _store_verdict(path, reason)
+        write_kept(path, {"reason": reason})
     return support.without_approximate(reason) if reason else support
 
 
@@ -132,24 +131,3 @@ def _gate_key(model: PreTrainedModel, namespace: Namespace) -> str:
     text = f"1 {namespace.key} {torch.__version__} {transformers.__version__} {model.device.type}"
     text += f" {model.config._attn_implementation}"
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def _stored_verdict(path: Path) -> str | None:
-    """Return the verdict on file; None where there is none, or the file is not a verdict."""
-    try:
-        reason = json.loads(path.read_text())["reason"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return reason if isinstance(reason, str) else None
-
-
-def _store_verdict(path: Path, reason: str) -> None:
-    """Write atomically; a cache directory that cannot be written only costs the check at the next start."""
-    temporary = path.with_suffix(f".{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps({"reason": reason}))
-        temporary.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)

@@ -19,6 +19,7 @@ from kvboost.policy import ReusePolicy
 from kvboost.protocols import ChunkCache, PromptSegmenter
 from kvboost.reuse import ReuseReport
 from kvboost.runtime.controller import Controller
+from kvboost.runtime.meter import path_of
 from kvboost.runtime.placing import Placer
 from kvboost.runtime.plan import Plan
 from kvboost.runtime.planner import NOMINATED, build_plan
@@ -28,6 +29,7 @@ from kvboost.runtime.ruling import Ruling
 from kvboost.runtime.slab import HEAD_ROOM_TOKENS, SlabCache
 from kvboost.runtime.splice import Splice, gaps_before_tail
 from kvboost.runtime.support import ModelSupport
+from kvboost.runtime.worth import Costs
 from kvboost.types import MatchQuery, Namespace, Tier
 
 
@@ -98,6 +100,7 @@ class Preparer:
     support: ModelSupport
     policy: ReusePolicy
     probe_lock: threading.Lock
+    costs: Costs
 
     def prepare(
         self,
@@ -141,12 +144,14 @@ class Preparer:
                 self.cache.evict(self.namespace.key, [error.chunk_id])
 
     def _prepare(self, token_ids: Sequence[int], new_tokens: int, ruling: Ruling, stages: Stages) -> Prepared:
-        plan = self._plan(token_ids, ruling.policy, stages)
+        path = path_of(self.cache)
+        plan = self.costs.weigh(self._plan(token_ids, ruling.policy, stages), ruling.policy, path)
         if not plan.reuse:
             return self._blank(token_ids, new_tokens, stages, None, plan)
         cache = SlabCache(self.support.layout, len(token_ids) + new_tokens + HEAD_ROOM_TOKENS, self.model.device)
         with stages.measure("fetch"):
-            missing = Placer(plan, self.support, cache).place(self.cache.fetch(self.namespace.key, plan.chunk_ids()))
+            chunks = self.costs.meter.timed(path, self.cache.fetch(self.namespace.key, plan.chunk_ids()))
+            missing = Placer(plan, self.support, cache).place(chunks)
             if missing:
                 plan = plan.without(missing, "evicted between match and fetch")
                 plan = plan if Tier.EXACT in self.support.tiers else plan.leading()
