@@ -180,6 +180,9 @@ class MatchQuery:
         1.0 nominates identical embeddings only.
     max_nominees
         Similar donors per chunk at most, best first.
+    min_shared_tokens
+        Chunks that share no run of at least this many tokens with any cached chunk need no nominee, so they are not
+        embedded; nor are the less likely ones after several others found none. None: all are embedded.
     """
 
     namespace: str
@@ -187,6 +190,7 @@ class MatchQuery:
     chunks: tuple[Chunk, ...]
     threshold: float | None = None
     max_nominees: int = 2
+    min_shared_tokens: int | None = None
 
     def __post_init__(self) -> None:
         check_chunks(self.token_ids, [c.span for c in self.chunks])
@@ -194,6 +198,8 @@ class MatchQuery:
             raise InputError(f"threshold {self.threshold} must lie in [0, 1]: it is a cosine similarity")
         if self.max_nominees < 1:
             raise InputError(f"max_nominees {self.max_nominees} must be at least 1")
+        if self.min_shared_tokens is not None and self.min_shared_tokens < 1:
+            raise InputError(f"min_shared_tokens {self.min_shared_tokens} must be at least 1, or left out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,11 +207,13 @@ class MatchResult:
     """Matches ordered by target start; a miss is simply absent.
 
     ``PREFIX`` and ``EXACT`` targets are disjoint; ``SIMILAR`` targets overlap none of them, and one chunk may
-    have several nominees, best first.
+    have several nominees, best first. ``embedded_chunks`` were compared by vector; ``spared_chunks`` had no
+    hash match either, and did not need to be.
     """
 
     matches: tuple[Match, ...] = ()
     embedded_chunks: int = 0
+    spared_chunks: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,6 +119,7 @@ def query_to_proto(query: MatchQuery) -> pb.MatchRequest:
         chunk_texts=[c.text for c in query.chunks],
         threshold=query.threshold,
         max_nominees=query.max_nominees,
+        min_shared_tokens=query.min_shared_tokens,
     )
 
 
@@ -136,7 +137,9 @@ def query_from_proto(message: pb.MatchRequest) -> MatchQuery:
     if start != len(message.token_ids):
         raise InputError(f"chunk_ends cover {start} tokens, token_ids has {len(message.token_ids)}")
     threshold = message.threshold if message.HasField("threshold") else None
-    return MatchQuery(message.namespace, tuple(message.token_ids), tuple(chunks), threshold, message.max_nominees)
+    min_shared_tokens = message.min_shared_tokens if message.HasField("min_shared_tokens") else None
+    token_ids = tuple(message.token_ids)
+    return MatchQuery(message.namespace, token_ids, tuple(chunks), threshold, message.max_nominees, min_shared_tokens)
 
 
 def donor_to_proto(donor: Donor) -> pb.Donor:
@@ -166,7 +169,7 @@ def donor_from_proto(message: pb.Donor) -> Donor:
 def result_to_proto(result: MatchResult) -> pb.MatchResponse:
     """Return the message for ``result``; a donor of several matches is sent once."""
     index: dict[int, int] = {}
-    message = pb.MatchResponse(embedded_chunks=result.embedded_chunks)
+    message = pb.MatchResponse(embedded_chunks=result.embedded_chunks, spared_chunks=result.spared_chunks)
     for match in result.matches:
         donor = match.donor
         if donor.chunk_id not in index:
@@ -200,7 +203,7 @@ def result_from_proto(message: pb.MatchResponse) -> MatchResult:
                 similarity=match.similarity,
             )
         )
-    return MatchResult(tuple(matches), message.embedded_chunks)
+    return MatchResult(tuple(matches), message.embedded_chunks, message.spared_chunks)
 
 
 def new_chunk_to_proto(chunk: NewChunk) -> pb.ChunkHeader:

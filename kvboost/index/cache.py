@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
 import threading
 import time
@@ -14,16 +13,15 @@ from kvboost.errors import (
     CacheUnavailableError,
     InputError,
     LayoutMismatchError,
-    TensorError,
     UnknownNamespaceError,
 )
-from kvboost.index.lookup import Gap, HashMatches, Lookup
+from kvboost.index.lookup import HashMatches, Lookup
+from kvboost.index.nominate import Nominator
 from kvboost.index.offers import Offer, check_offers
 from kvboost.index.store import PayloadStore
 from kvboost.index.table import Entry, NamespaceTable, Verdict
-from kvboost.index.vectors import FaissIndex, Hits
-from kvboost.index.worker import EmbeddingReport, EmbeddingWorker
-from kvboost.protocols import Embedder, Vectors
+from kvboost.index.worker import EmbeddingReport
+from kvboost.protocols import Embedder
 from kvboost.types import (
     CacheInfo,
     CacheStats,
@@ -36,8 +34,6 @@ from kvboost.types import (
     PutRequest,
     Tier,
 )
-
-_log = logging.getLogger(__name__)
 
 
 class LocalCache:
@@ -85,10 +81,7 @@ class LocalCache:
         self._tables: dict[str, NamespaceTable] = {}
         self._owners: dict[int, NamespaceTable] = {}
         self._store = PayloadStore(max_bytes)
-        self._worker: EmbeddingWorker[tuple[NamespaceTable, int]] = EmbeddingWorker(
-            self._embed_new, embed_batch, max_waiting_embeddings
-        )
-        self._failed_lookups = 0
+        self._nominator = Nominator(embedder, self._lock, embed_batch, max_waiting_embeddings)
         self._closed = False
 
     def open(self, namespace: Namespace) -> CacheInfo:
@@ -108,17 +101,17 @@ class LocalCache:
     def match(self, query: MatchQuery) -> MatchResult:
         with self._lock:
             table = self._table(query.namespace)
-            lookup = Lookup(table, query)
-            found = lookup.by_hash()
-            wants_similar = query.threshold is not None and table.vectors is not None and bool(found.gaps)
-        hits = self._search(table, query, found.gaps) if wants_similar else None
-        nominees = []
+        lookup = Lookup(table, query)
         with self._lock:
-            if hits is not None:
-                nominees = lookup.nominated(found.gaps, hits, found.matches)
+            found = lookup.by_hash()
+            similar = query.threshold is not None and table.vectors is not None
+            gaps = lookup.promising(found.gaps) if similar else []
+        near = self._nominator.find(table, query, gaps, lookup.ranks)
+        with self._lock:
+            nominees = lookup.nominated(near, found.matches)
             _count(table, query, found, nominees)
         matches = sorted(found.matches + nominees, key=lambda m: m.target.start)
-        return MatchResult(tuple(matches), len(found.gaps) if hits is not None else 0)
+        return MatchResult(tuple(matches), len(near), len(found.gaps) - len(near) if similar else 0)
 
     def fetch(self, namespace: str, chunk_ids: Sequence[int]) -> Iterator[ChunkKV]:
         with self._lock:
@@ -144,7 +137,9 @@ class LocalCache:
         with self._lock:
             self._check_open()
             table = self._tables.pop(namespace, None)
-            return sum(self._remove(i) for i in table.chunk_ids) if table is not None else 0
+            dropped = sum(self._remove(i) for i in table.chunk_ids) if table is not None else 0
+        self._nominator.forget(namespace)
+        return dropped
 
     def stats(self) -> CacheStats:
         with self._lock:
@@ -162,21 +157,21 @@ class LocalCache:
             self._tables.clear()
             self._owners.clear()
             self._store.clear()
-        self._worker.close()
+        self._nominator.close()
 
     def flush(self, timeout_s: float | None = None) -> bool:
         """Wait until the chunks stored so far are embedded; return False if ``timeout_s`` ran out first."""
-        return self._worker.flush(timeout_s)
+        return self._nominator.flush(timeout_s)
 
     @property
     def embedding(self) -> EmbeddingReport:
         """What became of the texts of stored chunks."""
-        return self._worker.report()
+        return self._nominator.report()
 
     @property
     def failed_lookups(self) -> int:
         """Queries whose texts could not be embedded; they were answered by hash alone."""
-        return self._failed_lookups
+        return self._nominator.failed_lookups
 
     def _check_open(self) -> None:
         if self._closed:
@@ -214,8 +209,8 @@ class LocalCache:
                 self._forget(evicted)
             self._owners[chunk_id] = table
             vector_id = table.add(Entry(offer.donor(chunk_id), offer.content, offer.nbytes))
-        if vector_id is not None and self._embedder is not None:
-            self._worker.submit((table, vector_id), offer.chunk.text)
+        if vector_id is not None:
+            self._nominator.submit(table, vector_id, offer.chunk.text)
         return "stored"
 
     def _judge(self, table: NamespaceTable, offer: Offer) -> tuple[Verdict, int | None]:
@@ -236,42 +231,6 @@ class LocalCache:
 
     def _forget(self, chunk_id: int) -> None:
         self._owners.pop(chunk_id).remove(chunk_id)
-
-    def _search(self, table: NamespaceTable, query: MatchQuery, gaps: list[Gap]) -> list[Hits] | None:
-        """Embed the gaps' texts in one batch and search them; None if that failed."""
-        embedder, vectors = self._embedder, table.vectors
-        if embedder is None or vectors is None or query.threshold is None:
-            return None
-        try:
-            with self._worker.paused():
-                embedded = embedder.embed([gap.chunk.text for gap in gaps])
-            return vectors.search(embedded, query.max_nominees, query.threshold)
-        # A failing model costs the nominees, not the matches that were found by hash.
-        except Exception as error:  # noqa: BLE001
-            with self._lock:
-                self._failed_lookups += 1
-            _log.warning("embedding a query failed with %s; matched by hash alone", type(error).__name__)
-            return None
-
-    def _embed_new(self, keys: Sequence[tuple[NamespaceTable, int]], texts: Sequence[str]) -> None:
-        """Embed stored chunks and file their vectors, unless the chunks have left meanwhile."""
-        embedder = self._embedder
-        if embedder is None:
-            return
-        with self._lock:
-            wanted = [i for i, (table, vector_id) in enumerate(keys) if table.wants_vector(vector_id)]
-        if not wanted:
-            return
-        rows: Vectors = embedder.embed([texts[i] for i in wanted])
-        if rows.shape != (len(wanted), embedder.dim):
-            raise TensorError(f"embeddings have shape {rows.shape}, not ({len(wanted)}, {embedder.dim})")
-        with self._lock:
-            for row, i in zip(rows, wanted, strict=True):
-                table, vector_id = keys[i]
-                if table.wants_vector(vector_id):
-                    if table.vectors is None:
-                        table.vectors = FaissIndex(embedder.dim)
-                    table.vectors.add([vector_id], row[None])
 
 
 def _count(table: NamespaceTable, query: MatchQuery, found: HashMatches, nominees: list[Match]) -> None:

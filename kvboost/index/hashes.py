@@ -37,11 +37,11 @@ def token_bytes(token_ids: Sequence[int]) -> bytes:
     return ids.astype("<i4").tobytes()
 
 
-class PrefixHasher:
-    """Hashes of ``token_ids[:end]`` at any ``end``, linear in the sequence overall.
+class SequenceHasher:
+    """Hashes of parts of one sequence, whose ids are turned to bytes once.
 
-    Every asked position leaves a copy of the hash state (about 2 KB), from which later positions go on. Not
-    safe for use from several threads.
+    Hashes of prefixes are linear in the sequence overall, however many ends are asked: every asked end leaves a
+    copy of the hash state (about 2 KB), from which later ends go on. Not safe for use from several threads.
     """
 
     def __init__(self, token_ids: Sequence[int]) -> None:
@@ -49,6 +49,11 @@ class PrefixHasher:
         self._ends = [0]
         self._states = [blake3(derive_key_context=_PREFIX_CONTEXT)]
         self._digests = [self._states[0].digest()]
+
+    def content(self, start: int, end: int) -> bytes:
+        """Return :func:`content_hash` of the tokens ``[start, end)``."""
+        data = self._data[start * _TOKEN_BYTES : end * _TOKEN_BYTES]
+        return blake3(data, derive_key_context=_CONTENT_CONTEXT).digest()
 
     def at(self, end: int) -> bytes:
         """Return the 32-byte hash of the first ``end`` tokens."""
@@ -64,10 +69,10 @@ class PrefixHasher:
 
 
 def prefix_hash(token_ids: Sequence[int]) -> bytes:
-    """Return the 32-byte hash of a whole prefix; :class:`PrefixHasher` gives the same for many positions."""
-    return PrefixHasher(token_ids).at(len(token_ids))
+    """Return the 32-byte hash of a whole prefix; :class:`SequenceHasher` gives the same for many positions."""
+    return SequenceHasher(token_ids).at(len(token_ids))
 
 
 def content_hash(token_ids: Sequence[int]) -> bytes:
     """Return the 32-byte hash of a chunk's own tokens, whatever stands before them."""
-    return blake3(token_bytes(token_ids), derive_key_context=_CONTENT_CONTEXT).digest()
+    return SequenceHasher(token_ids).content(0, len(token_ids))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from kvboost.index.hashes import PrefixHasher, content_hash
+from kvboost.index.hashes import SequenceHasher
+from kvboost.index.span_filter import GRAM_TOKENS, gram_hashes
 from kvboost.index.table import NamespaceTable
 from kvboost.index.vectors import Hits
 from kvboost.types import Chunk, Donor, Match, MatchQuery, Span, Tier
@@ -35,7 +36,7 @@ class Lookup:
     def __init__(self, table: NamespaceTable, query: MatchQuery) -> None:
         self._table = table
         self._query = query
-        self._hasher = PrefixHasher(query.token_ids)
+        self._hasher = SequenceHasher(query.token_ids)
         self._contents: dict[int, bytes] = {}
 
     def by_hash(self) -> HashMatches:
@@ -63,14 +64,38 @@ class Lookup:
                 covered = end
         return found
 
-    def nominated(self, gaps: Iterable[Gap], hits: Iterable[Hits], matches: list[Match]) -> list[Match]:
-        """Return similar matches for ``gaps`` from their vector ``hits``, at most ``max_nominees`` each.
+    @property
+    def ranks(self) -> bool:
+        """Whether the query asks for shared tokens, and for as many as the filter can tell."""
+        least = self._query.min_shared_tokens
+        return least is not None and least >= GRAM_TOKENS
+
+    def promising(self, gaps: Sequence[Gap]) -> list[Gap]:
+        """Return the gaps that may share ``min_shared_tokens`` in a row with a cached chunk, likely ones first.
+
+        The run counts in the whole chunk, but must reach into what the hashes left of it. Without :attr:`ranks` all
+        gaps are returned as they are.
+        """
+        least = self._query.min_shared_tokens
+        if least is None or not self.ranks or not gaps:
+            return list(gaps)
+        grams = gram_hashes(self._query.token_ids)
+        ranked = []
+        for gap in gaps:
+            start = max(gap.chunk.span.start, gap.target.start - least + 1)
+            shared = self._table.spans.shared(grams[start : max(start, gap.target.end - GRAM_TOKENS + 1)])
+            if shared.longest >= least:
+                ranked.append((-shared.share, gap.number, gap))
+        return [gap for *_, gap in sorted(ranked, key=lambda each: each[:2])]
+
+    def nominated(self, found: Iterable[tuple[Gap, Hits]], matches: list[Match]) -> list[Match]:
+        """Return similar matches for gaps from the vector hits ``found``, at most ``max_nominees`` each.
 
         ``matches`` are those found by hash: a donor that continues its left neighbour goes first.
         """
         by_end = {m.target.end: m for m in matches}
         nominees = []
-        for gap, gap_hits in zip(gaps, hits, strict=True):
+        for gap, gap_hits in found:
             for vector_id, cosine in gap_hits[: self._query.max_nominees]:
                 donors = self._table.by_vector(vector_id)
                 if donors:
@@ -111,11 +136,11 @@ class Lookup:
     def _content(self, number: int) -> bytes:
         if number not in self._contents:
             span = self._query.chunks[number].span
-            self._contents[number] = content_hash(self._query.token_ids[span.start : span.end])
+            self._contents[number] = self._hasher.content(span.start, span.end)
         return self._contents[number]
 
 
-def walk(table: NamespaceTable, hasher: PrefixHasher, token_ids: tuple[int, ...], start: int) -> list[Match]:
+def walk(table: NamespaceTable, hasher: SequenceHasher, token_ids: tuple[int, ...], start: int) -> list[Match]:
     """Return the prefix matches that reach furthest from ``start`` without a gap.
 
     Goes by token position, so that donors cut at other boundaries serve too: a donor matched to its end leads on

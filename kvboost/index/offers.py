@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvboost.errors import InputError, TensorError
-from kvboost.index.hashes import PrefixHasher, content_hash
+from kvboost.index.hashes import SequenceHasher
 from kvboost.types import Donor, Namespace, NewChunk, PutRequest
 
 
@@ -42,7 +42,7 @@ def check_offers(namespace: Namespace, request: PutRequest) -> list[Offer]:
     TensorError
         If a payload's byte count does not fit its span and the layout.
     """
-    hasher = PrefixHasher(request.token_ids)
+    hasher = SequenceHasher(request.token_ids)
     offers = []
     for number, chunk in enumerate(request.chunks):
         span = chunk.span
@@ -58,5 +58,5 @@ def check_offers(namespace: Namespace, request: PutRequest) -> list[Offer]:
             )
         token_ids = tuple(request.token_ids[span.start : span.end])
         parent, prefix = hasher.at(span.start), hasher.at(span.end)
-        offers.append(Offer(chunk, token_ids, parent, prefix, content_hash(token_ids), nbytes))
+        offers.append(Offer(chunk, token_ids, parent, prefix, hasher.content(span.start, span.end), nbytes))
     return offers

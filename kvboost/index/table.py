@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from kvboost.index.span_filter import SpanFilter
 from kvboost.index.vectors import VectorIndex
 from kvboost.types import Donor, Namespace, NamespaceStats, Tier
 
@@ -57,6 +58,7 @@ class NamespaceTable:
     def __init__(self, namespace: Namespace) -> None:
         self.namespace = namespace
         self.vectors: VectorIndex | None = None
+        self.spans = SpanFilter()
         self.queries = 0
         self.query_tokens = 0
         self.hit_tokens = {tier.value: 0 for tier in (Tier.PREFIX, Tier.EXACT, Tier.SIMILAR)}
@@ -122,6 +124,7 @@ class NamespaceTable:
         vector_id, self._next_vector = self._next_vector, self._next_vector + 1
         self._contents[entry.content] = _Content(vector_id, [donor.chunk_id])
         self._by_vector[vector_id] = entry.content
+        self.spans.add(donor.token_ids)
         return vector_id
 
     def remove(self, chunk_id: int) -> bool:
@@ -141,6 +144,7 @@ class NamespaceTable:
         if not content.chunk_ids:
             del self._contents[entry.content]
             del self._by_vector[content.vector_id]
+            self.spans.remove(donor.token_ids)
             if self.vectors is not None:
                 self.vectors.remove([content.vector_id])
         return True

@@ -171,6 +171,8 @@ class Preparer:
             chunks=segmentation.chunks,
             threshold=policy.threshold if nominating else None,
             max_nominees=policy.max_nominees,
+            # What another wording has in common with the prompt's cannot be told from its tokens.
+            min_shared_tokens=None if Tier.SUBSTITUTE in nominating else policy.min_span,
         )
         with stages.measure("match"):
             matches = self.cache.match(query).matches

@@ -85,20 +85,22 @@ class DescribeResponse(_message.Message):
     def __init__(self, info: _Optional[_Union[CacheInfo, _Mapping]] = ...) -> None: ...
 
 class MatchRequest(_message.Message):
-    __slots__ = ("namespace", "token_ids", "chunk_ends", "chunk_texts", "threshold", "max_nominees")
+    __slots__ = ("namespace", "token_ids", "chunk_ends", "chunk_texts", "threshold", "max_nominees", "min_shared_tokens")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     CHUNK_ENDS_FIELD_NUMBER: _ClassVar[int]
     CHUNK_TEXTS_FIELD_NUMBER: _ClassVar[int]
     THRESHOLD_FIELD_NUMBER: _ClassVar[int]
     MAX_NOMINEES_FIELD_NUMBER: _ClassVar[int]
+    MIN_SHARED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     chunk_ends: _containers.RepeatedScalarFieldContainer[int]
     chunk_texts: _containers.RepeatedScalarFieldContainer[str]
     threshold: float
     max_nominees: int
-    def __init__(self, namespace: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., chunk_ends: _Optional[_Iterable[int]] = ..., chunk_texts: _Optional[_Iterable[str]] = ..., threshold: _Optional[float] = ..., max_nominees: _Optional[int] = ...) -> None: ...
+    min_shared_tokens: int
+    def __init__(self, namespace: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., chunk_ends: _Optional[_Iterable[int]] = ..., chunk_texts: _Optional[_Iterable[str]] = ..., threshold: _Optional[float] = ..., max_nominees: _Optional[int] = ..., min_shared_tokens: _Optional[int] = ...) -> None: ...
 
 class Donor(_message.Message):
     __slots__ = ("chunk_id", "token_ids", "start", "parent_hash", "prefix_hash", "exact")
@@ -131,14 +133,16 @@ class Match(_message.Message):
     def __init__(self, target: _Optional[_Union[Span, _Mapping]] = ..., donor: _Optional[int] = ..., donor_span: _Optional[_Union[Span, _Mapping]] = ..., tier: _Optional[_Union[Tier, str]] = ..., similarity: _Optional[float] = ...) -> None: ...
 
 class MatchResponse(_message.Message):
-    __slots__ = ("donors", "matches", "embedded_chunks")
+    __slots__ = ("donors", "matches", "embedded_chunks", "spared_chunks")
     DONORS_FIELD_NUMBER: _ClassVar[int]
     MATCHES_FIELD_NUMBER: _ClassVar[int]
     EMBEDDED_CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    SPARED_CHUNKS_FIELD_NUMBER: _ClassVar[int]
     donors: _containers.RepeatedCompositeFieldContainer[Donor]
     matches: _containers.RepeatedCompositeFieldContainer[Match]
     embedded_chunks: int
-    def __init__(self, donors: _Optional[_Iterable[_Union[Donor, _Mapping]]] = ..., matches: _Optional[_Iterable[_Union[Match, _Mapping]]] = ..., embedded_chunks: _Optional[int] = ...) -> None: ...
+    spared_chunks: int
+    def __init__(self, donors: _Optional[_Iterable[_Union[Donor, _Mapping]]] = ..., matches: _Optional[_Iterable[_Union[Match, _Mapping]]] = ..., embedded_chunks: _Optional[int] = ..., spared_chunks: _Optional[int] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
     __slots__ = ("namespace", "chunk_ids")

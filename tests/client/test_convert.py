@@ -63,7 +63,7 @@ def queries(draw: st.DrawFn) -> MatchQuery:
         at += length
     ids = tuple(draw(st.lists(u32, min_size=at, max_size=at)))
     threshold = draw(st.none() | st.floats(0, 1))
-    return MatchQuery(draw(texts), ids, tuple(chunks), threshold, draw(sizes))
+    return MatchQuery(draw(texts), ids, tuple(chunks), threshold, draw(sizes), draw(st.none() | sizes))
 
 
 def wire(message):
@@ -83,9 +83,9 @@ def test_a_query_survives(query):
     assert convert.query_from_proto(wire(convert.query_to_proto(query))) == query
 
 
-@given(st.lists(matches, max_size=4, unique_by=lambda m: m.donor.chunk_id), u32)
-def test_a_result_survives(found, embedded):
-    result = MatchResult(tuple(found), embedded)
+@given(st.lists(matches, max_size=4, unique_by=lambda m: m.donor.chunk_id), u32, u32)
+def test_a_result_survives(found, embedded, spared):
+    result = MatchResult(tuple(found), embedded, spared)
     assert convert.result_from_proto(wire(convert.result_to_proto(result))) == result
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -249,6 +250,15 @@ class ChunkCacheContract:
         assert cache.match(ask(KEY, [A, B], threshold=0.5)).embedded_chunks == 0
         assert cache.match(ask(KEY, [B, A, C], threshold=0.5)).embedded_chunks == 1
         assert cache.match(ask(KEY, [C])).embedded_chunks == 0
+
+    def test_chunks_without_tokens_in_common_need_no_embedding(self, cache: ChunkCache) -> None:
+        cache.put(offer(KEY, [A, B]))
+        settle(cache, 2)
+        query = ask(KEY, [C, (*B[:9], 5, *B[10:])], threshold=0.7)
+        result = cache.match(replace(query, min_shared_tokens=8))
+        assert (result.embedded_chunks, result.spared_chunks) == (1, 1)
+        assert result.matches == cache.match(query).matches
+        assert shape(result.matches) == [("similar", 16, 32)]
 
     def test_an_evicted_chunk_is_not_nominated(self, cache: ChunkCache) -> None:
         cache.put(offer(KEY, [A, B]))

@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvboost.errors import InputError
-from kvboost.index.hashes import PrefixHasher, content_hash, prefix_hash
+from kvboost.index.hashes import SequenceHasher, content_hash, prefix_hash
 
 _tokens = st.lists(st.integers(0, 2**31 - 1), max_size=60)
 
 
 @given(_tokens, st.lists(st.integers(0, 60), max_size=20))
 def test_any_order_of_positions_gives_the_hash_of_that_prefix(tokens: list[int], ends: list[int]) -> None:
-    hasher = PrefixHasher(tokens)
+    hasher = SequenceHasher(tokens)
     for end in (e for e in ends if e <= len(tokens)):
         assert hasher.at(end) == prefix_hash(tokens[:end])
 

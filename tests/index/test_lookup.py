@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvboost.index import LocalCache, lookup, offers
+from kvboost.index import LocalCache
+from kvboost.index.hashes import SequenceHasher
 from kvboost.types import Donor, Match, Tier
 from tests.contracts.chunk_cache import check_disjoint
 from tests.contracts.chunks import Tokens, ask, join, namespace, offer, shape, words
@@ -132,8 +133,7 @@ def test_a_sentence_and_its_reversal_are_never_the_same_chunk() -> None:
 
 def test_hash_collisions_do_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a content hash that takes all chunks for one, tokens still tell them apart."""
-    monkeypatch.setattr(offers, "content_hash", lambda _: b"same")
-    monkeypatch.setattr(lookup, "content_hash", lambda _: b"same")
+    monkeypatch.setattr(SequenceHasher, "content", lambda *_: b"same")
     cache = LocalCache(1 << 20, max_variants=10)
     cache.open(NS)
     cache.put(offer(KEY, [words("a"), words("b")]))
