@@ -77,15 +77,17 @@ class Child:
 
 
 @contextmanager
-def started(command: Sequence[str], folder: Path) -> Iterator[Child]:
+def started(command: Sequence[str], folder: Path, logs: Path | None = None) -> Iterator[Child]:
     """Run ``kvboost COMMAND ...`` until the block ends.
 
     Parameters
     ----------
     folder
-        Working directory, with the configuration file, and place of its log.
+        Working directory, with the configuration file.
+    logs
+        Where its log goes; ``folder`` without it.
     """
-    log = folder / f"{command[0]}.log"
+    log = (logs or folder) / f"{command[0]}.log"
     # The configuration is in the folder's file; what this process was told by variables is part of it already.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("KVBOOST_")}
     with log.open("wb") as sink:

@@ -52,6 +52,15 @@ def runtime_server(cache_address: str, model_dir: str | Path, *arguments: str) -
 
 
 @contextmanager
+def gateway_server(runtimes: Sequence[str], cache_address: str = "", *arguments: str) -> Iterator[RunningServer]:
+    """Run ``kvboost serve-gateway`` on a free port until the block ends; ``address`` is its URL."""
+    where = ["--address", "127.0.0.1:0", *(part for runtime in runtimes for part in ("--runtime", runtime))]
+    cache = ["--cache", cache_address] if cache_address else []
+    with run_server("serve-gateway", [*where, *cache, *arguments], speaks_grpc=False) as server:
+        yield server
+
+
+@contextmanager
 def together(*servers: AbstractContextManager[RunningServer]) -> Iterator[list[RunningServer]]:
     """Start several servers at the same time: each spends most of its start importing."""
     with ExitStack() as stack:
@@ -64,13 +73,14 @@ def together(*servers: AbstractContextManager[RunningServer]) -> Iterator[list[R
 
 
 @contextmanager
-def run_server(command: str, arguments: Sequence[str]) -> Iterator[RunningServer]:
+def run_server(command: str, arguments: Sequence[str], speaks_grpc: bool = True) -> Iterator[RunningServer]:
     """Run a serving subcommand of ``kvboost`` that prints "listening on ADDRESS"; kill it at the end."""
     argv = [sys.executable, "-m", "kvboost.services.cli", command, *arguments]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
     try:
         address = _announced(process)
-        _wait_until_serving(address)
+        if speaks_grpc:
+            _wait_until_serving(address)
         yield RunningServer(address, process)
     finally:
         process.kill()

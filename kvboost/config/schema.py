@@ -155,6 +155,8 @@ class ServerConfig:
         host:port of the runtime service; port 0 takes a free one.
     runtime_unix
         Path of the runtime service's unix socket; empty for none.
+    gateway_address
+        host:port of the HTTP gateway; port 0 takes a free one.
     max_workers
         Threads that answer calls, per server.
     """
@@ -163,11 +165,13 @@ class ServerConfig:
     cache_unix: str = ""
     runtime_address: str = "127.0.0.1:7462"
     runtime_unix: str = ""
+    gateway_address: str = "127.0.0.1:8000"
     max_workers: int = 8
 
     def __post_init__(self) -> None:
         _host_and_port("cache_address", self.cache_address)
         _host_and_port("runtime_address", self.runtime_address)
+        _host_and_port("gateway_address", self.gateway_address)
         _at_least("max_workers", self.max_workers, 1)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvboost.config import Config, ModelConfig
+from kvboost.config import ModelConfig
 from kvboost.errors import InputError
 
 from ..progress import bar, step
@@ -41,12 +41,14 @@ def run(args: argparse.Namespace) -> int:
     from ..demo.figures import figures
     from ..demo.run import four_requests, running_servers
     from ..demo.show import outcome_lines, paths_lines, summary, sustained_lines
+    from ..fetching import fetch_assets, with_absolute_paths
     from ..processes import ended_like_ctrl_c
 
     _check_writable(args)
-    config = load_from_arguments(args, model__name_or_path=_model(args.model)).config
+    config = load_from_arguments(args, model__name_or_path=args.model).config
+    config = with_absolute_paths(config)
     with ended_like_ctrl_c():
-        _download(config)
+        fetch_assets(config)
         with running_servers(config) as servers:
             print(f"{servers.info.model}\na cache server and a runtime, each in a process of its own", flush=True)
             outcomes = four_requests(servers, args.seed, lambda one: print(outcome_lines(one), flush=True))
@@ -71,22 +73,6 @@ def _check_writable(args: argparse.Namespace) -> None:
             args.json.open("a", encoding="utf-8").close()
     except OSError as error:
         raise InputError(f"{error.filename} cannot be written ({error.strerror}); give another path") from error
-
-
-def _model(name: str | None) -> str | None:
-    """Return the model's name; a directory in full, because the servers run in another folder."""
-    return str(Path(name).resolve()) if name and Path(name).is_dir() else name
-
-
-def _download(config: Config) -> None:
-    """Get what the registry has, with progress, before the servers need it."""
-    from kvboost.assets import embedder_dir
-    from kvboost.runtime.demo_model import demo_model_dir
-
-    if not config.model.name_or_path:
-        demo_model_dir(progress=step)
-    if config.embedder.model == "auto":
-        embedder_dir(progress=step)
 
 
 def _draw(outcomes: Sequence[Outcome], folder: Path) -> list[Path]:

@@ -1,0 +1,198 @@
+"use strict";
+// Draws what /kvboost/overview tells, every two seconds. Text from the server is only ever set as text, never as HTML.
+const REFRESH_MS = 2000;
+const NAMESPACE_COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00"];
+const SVG = "http://www.w3.org/2000/svg";
+const byId = (id) => document.getElementById(id);
+
+function make(tag, properties = {}, ...children) {
+  const node = document.createElement(tag);
+  const { style, ...rest } = properties;
+  Object.assign(node, rest);
+  if (style) Object.assign(node.style, style);
+  node.append(...children.filter((child) => child !== null && child !== ""));
+  return node;
+}
+
+function draw(tag, attributes, ...children) {
+  const node = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}
+
+const share = (part, whole) => (whole ? `${(100 * part / whole).toFixed(1)} %` : "–");
+const count = (number) => number.toLocaleString("en");
+const seconds = (s) => (s < 1 ? `${(1000 * s).toFixed(0)} ms` : `${s.toFixed(2)} s`);
+const clock = (at_s) => new Date(1000 * at_s).toLocaleTimeString();
+const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
+
+function bytes(number) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let unit = 0;
+  while (number >= 1024 && unit < units.length - 1) { number /= 1024; unit += 1; }
+  return `${unit && number < 100 ? number.toFixed(1) : number.toFixed(0)} ${units[unit]}`;
+}
+
+function showStatus(told) {
+  const up = told.runtimes.filter((one) => one.up);
+  const models = [...new Set(up.map((one) => one.model))];
+  const missing = told.runtimes.filter((one) => !one.up).map((one) => `runtime ${one.address}`);
+  if (told.cache.address && !told.cache.up) missing.push(`cache ${told.cache.address}`);
+  const words = models.length ? [`${models.join(", ")} · ${up.length} of ${told.runtimes.length} runtimes`] : [];
+  if (missing.length) words.push(`no answer from ${missing.join(", ")}`);
+  byId("status").className = missing.length ? "bad" : "muted";
+  byId("status").textContent = words.join(" · ");
+}
+
+function showCards(told) {
+  const counters = told.runtimes.filter((one) => one.up).map((one) => one.counters);
+  const total = (name) => sum(counters.map((one) => one[name] || 0));
+  const prompt = total("prompt_tokens");
+  const cards = [
+    ["prompt tokens reused", share(prompt - total("tokens_computed"), prompt)],
+    ["requests", count(total("requests"))],
+    ["in flight", count(told.in_flight)],
+    ["K/V held", told.cache.up ? bytes(told.cache.stored_bytes) : "–"],
+    ["fallbacks", count(total("fallbacks"))],
+  ];
+  byId("cards").replaceChildren(
+    ...cards.map(([name, value]) => make("div", { className: "card" }, make("b", { textContent: value }), name)),
+  );
+}
+
+function showHistory(told) {
+  const reused = told.palette.tiers.filter((one) => one.tier !== "computed");
+  const points = told.history.filter((point) => point.requests > 0);
+  byId("legend").replaceChildren(...told.palette.tiers.map((one) =>
+    make("span", { title: one.meaning }, make("i", { style: { background: one.colour } }), one.tier)));
+  if (!points.length) {
+    byId("history").replaceChildren(make("p", { className: "muted", textContent: "No request yet." }));
+    return;
+  }
+  const wide = Math.max(byId("history").clientWidth, 280), high = 190, left = 38, bottom = 22, top = 8;
+  const first = told.history[0].at_s, last = Math.max(told.history[told.history.length - 1].at_s, first + 1);
+  const width = Math.max((wide - left) / Math.max(told.history.length, 24) - 1, 2);
+  const x = (at_s) => left + (wide - left - width) * (at_s - first) / (last - first);
+  const y = (part) => top + (high - top - bottom) * (1 - part);
+  const chart = draw("svg", { viewBox: `0 0 ${wide} ${high}`, role: "img",
+    "aria-label": "share of prompt tokens reused, by tier, over time" });
+  for (const part of [0, 0.5, 1]) {
+    chart.append(draw("line", { x1: left, x2: wide, y1: y(part), y2: y(part), stroke: "var(--line)" }));
+    chart.append(draw("text", { x: left - 6, y: y(part) + 4, "text-anchor": "end" }, `${100 * part} %`));
+  }
+  for (const point of points) {
+    const all = sum(Object.values(point.tokens_by_tier));
+    let below = 0;
+    const words = [`${clock(point.at_s)}, ${point.requests} requests`];
+    const bars = draw("g", {});
+    for (const one of reused) {
+      const part = (point.tokens_by_tier[one.tier] || 0) / Math.max(all, 1);
+      if (!part) continue;
+      bars.append(draw("rect", { x: x(point.at_s), y: y(below + part), width, height: y(0) - y(part), fill: one.colour }));
+      below += part;
+      words.push(`${one.tier} ${share(part, 1)}`);
+    }
+    // What was computed shows as a foot line, so that a request without reuse is seen.
+    bars.append(draw("rect", { x: x(point.at_s), y: y(0), width, height: 3, fill: "var(--muted)" }));
+    bars.append(draw("title", {}, words.join(", ")));
+    chart.append(bars);
+  }
+  chart.append(draw("text", { x: left, y: high - 4 }, clock(first)));
+  chart.append(draw("text", { x: wide, y: high - 4, "text-anchor": "end" }, clock(last)));
+  byId("history").replaceChildren(chart);
+}
+
+function showMemory(told) {
+  if (!told.cache.up) {
+    const words = told.cache.address ? "The cache does not answer." : "No cache service is watched.";
+    byId("memory").replaceChildren(make("p", { className: "muted", textContent: words }));
+    return;
+  }
+  const held = [...told.cache.namespaces].sort((a, b) => b.stored_bytes - a.stored_bytes);
+  const colour = (i) => NAMESPACE_COLOURS[i % NAMESPACE_COLOURS.length];
+  const bar = make("div", { className: "bar", role: "img" }, ...held.map((one, i) => make("b", {
+    style: { width: `${100 * one.stored_bytes / told.cache.max_bytes}%`, background: colour(i) } })));
+  bar.setAttribute("aria-label", "bytes of K/V by namespace, of the whole budget");
+  const rows = held.map((one, i) => make("p", { className: "facts" },
+    make("i", { style: { background: colour(i), display: "inline-block", width: ".8rem", height: ".8rem",
+      borderRadius: "3px", marginRight: ".4rem" } }),
+    `${one.model}${one.tenant ? `, tenant ${one.tenant}` : ""} · ${bytes(one.stored_bytes)} in ${count(one.chunks)} ` +
+    `chunks, ${count(one.evicted_chunks)} evicted`));
+  const free = `${bytes(told.cache.stored_bytes)} of ${bytes(told.cache.max_bytes)}`;
+  byId("memory").replaceChildren(bar, make("p", { textContent: free }), ...rows);
+}
+
+function showAudits(told) {
+  const audits = told.runtimes.filter((one) => one.up).flatMap((one) =>
+    one.audits.map((audit) => ({ ...audit, runtime: one.address })));
+  if (!audits.length) {
+    byId("audits").replaceChildren(make("p", { className: "muted", textContent: "Only lossless reuse is on." }));
+    return;
+  }
+  const several = new Set(audits.map((one) => one.runtime)).size > 1;
+  const names = ["tier", "threshold", "recompute", "audits", "mean KL", "violations"];
+  const head = make("tr", {}, ...names.map((name) => make("th", { textContent: name })));
+  const rows = audits.map((one) => make("tr", {}, ...[
+    `${one.tier}${one.off ? " (off)" : ""}${several ? ` · ${one.runtime}` : ""}`,
+    one.tier === "exact" ? "–" : one.threshold.toFixed(3),
+    share(one.recompute_ratio, 1),
+    count(one.audits),
+    one.mean_kl === null ? "–" : one.mean_kl.toPrecision(2),
+    `${count(one.violations)} (${share(one.rate_low, 1)} to ${share(one.rate_high, 1)})`,
+  ].map((text) => make("td", { textContent: text }))));
+  const table = make("div", { className: "scroll" }, make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)));
+  const words = "Threshold and repair's budget as they are now; KL of full prefill to reuse, in nats, over the newest " +
+    "audits; in brackets the bounds of the share of violations at this setting.";
+  byId("audits").replaceChildren(table, make("p", { className: "muted", textContent: words }));
+}
+
+function strip(request, palette) {
+  const colours = Object.fromEntries(palette.tiers.map((one) => [one.tier, one.colour]));
+  const place = (start, end) => ({ left: `${100 * start / request.prompt_tokens}%`,
+    width: `max(1px, ${100 * (end - start) / request.prompt_tokens}%)` });
+  const bar = make("div", { className: "strip", role: "img" },
+    ...request.runs.map((run) => make("b", { title: `${run.tier}, tokens ${run.start} to ${run.end}`,
+      style: { ...place(run.start, run.end), background: colours[run.tier] } })),
+    ...request.repaired.map(([start, end]) => make("u", { title: `repaired, tokens ${start} to ${end}`,
+      style: { ...place(start, end), background: palette.repaired } })));
+  bar.setAttribute("aria-label", "the prompt, coloured by tier");
+  return bar;
+}
+
+function showRequests(told) {
+  if (!told.requests.length) {
+    byId("requests").replaceChildren(make("p", { className: "muted", textContent: "No request yet." }));
+    return;
+  }
+  byId("requests").replaceChildren(...told.requests.map((one) => {
+    const head = make("header", {},
+      make("span", {}, make("strong", { textContent: share(one.reused_tokens, one.prompt_tokens) }),
+        ` of ${count(one.prompt_tokens)} tokens reused`),
+      make("span", { className: "muted", textContent: `${clock(one.at_s)} · ${one.model}` }));
+    const facts = [`first token ${seconds(one.ttft_s)}`, `${count(one.new_tokens)} answer tokens in ${seconds(one.duration_s)}`];
+    if (one.saved_s > 0) facts.push(`saved about ${seconds(one.saved_s)}`);
+    if (one.recomputed_tokens) facts.push(`${count(one.recomputed_tokens)} tokens repaired`);
+    if (one.declined.length) facts.push(one.declined.join("; "));
+    const line = make("div", { className: "facts", textContent: facts.join(" · ") });
+    if (one.has_map) line.append(" · ", make("a", { href: `kvboost/requests/${one.id}/map`, textContent: "reuse map" }));
+    const fault = one.fallback ? make("div", { className: "facts bad", textContent: `fell back: ${one.fallback}` }) : null;
+    return make("div", { className: "row" }, head, strip(one, told.palette), line, fault);
+  }));
+}
+
+async function refresh() {
+  try {
+    const answer = await fetch("kvboost/overview");
+    if (!answer.ok) throw new Error(`status ${answer.status}`);
+    const told = await answer.json();
+    for (const show of [showStatus, showCards, showHistory, showMemory, showAudits, showRequests]) show(told);
+    document.body.dataset.shown = "yes";
+  } catch (error) {
+    byId("status").className = "bad";
+    byId("status").textContent = `the gateway does not answer (${error.message})`;
+  }
+  setTimeout(refresh, document.hidden ? 5 * REFRESH_MS : REFRESH_MS);
+}
+
+refresh();

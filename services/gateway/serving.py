@@ -1,0 +1,177 @@
+"""One request from body to answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from kvboost.client.runtime_types import Finish, TokenPiece
+from kvboost.errors import RuntimeUnavailableError
+
+from .answers import AnswerForm
+from .asking import Ask
+from .bridge import CallerGoneError, in_thread, while_connected
+from .errors import error_body
+from .metrics import RequestMetrics, Who
+from .recent import Recent, Served
+from .runtimes import Runtimes, Seat
+from .watch import Watch
+
+Events = AsyncGenerator[TokenPiece | Finish, None]
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """The parts of a gateway.
+
+    Attributes
+    ----------
+    show_prompts
+        Whether the texts of the latest prompts are kept in memory, for their reuse maps.
+    """
+
+    runtimes: Runtimes
+    watch: Watch
+    metrics: RequestMetrics
+    recent: Recent
+    show_prompts: bool = False
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.watch.close()
+        self.runtimes.close()
+
+
+async def respond(gateway: Gateway, ask: Ask, request: Request) -> Response:
+    """Answer ``ask``. The first event is awaited before anything is sent: until then, errors have a status.
+
+    Raises
+    ------
+    KVBoostError
+        If there is no answer.
+    CallerGoneError
+        If the client went away.
+    """
+    form = AnswerForm.of(ask)
+    events = _events(gateway, ask, form, request)
+    if not ask.stream:
+        return JSONResponse(await _whole(form, events))
+    first = await anext(events)
+    return EventStream(_chunks(form, first, events))
+
+
+class EventStream(Response):
+    """Server-sent events, one for each text of ``data``; they are closed when the client goes away."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, data: AsyncGenerator[str, None]) -> None:
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._data = data
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send all of it."""
+        async with aclosing(self._data) as data:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            async for text in data:
+                body = f"data: {text}\n\n".encode()
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _whole(form: AnswerForm, events: Events) -> dict[str, Any]:
+    pieces: list[str] = []
+    finish: Finish | None = None
+    async with aclosing(events):
+        async for event in events:
+            pieces.append(event.text)
+            if isinstance(event, Finish):
+                finish = event
+    if finish is None:
+        raise RuntimeUnavailableError(f"the answer broke off after {len(pieces)} tokens; ask again")
+    return form.whole("".join(pieces), finish)
+
+
+async def _chunks(form: AnswerForm, first: TokenPiece | Finish, events: Events) -> AsyncGenerator[str, None]:
+    """Yield the data of a stream; an error after the first event becomes an event, and the stream ends."""
+    try:
+        async with aclosing(events):
+            if (opening := form.opening()) is not None:
+                yield json.dumps(opening)
+            async for event in _after(first, events):
+                for chunk in _of_event(form, event):
+                    yield json.dumps(chunk)
+    except CallerGoneError:
+        return
+    except Exception as error:  # noqa: BLE001
+        yield json.dumps(error_body(error))
+        return
+    yield "[DONE]"
+
+
+async def _after(first: TokenPiece | Finish, events: Events) -> AsyncIterator[TokenPiece | Finish]:
+    yield first
+    async for event in events:
+        yield event
+
+
+def _of_event(form: AnswerForm, event: TokenPiece | Finish) -> Iterator[dict[str, Any]]:
+    if event.text:
+        yield form.piece(event.text)
+    if isinstance(event, Finish):
+        yield from form.closing(event)
+
+
+async def _events(gateway: Gateway, ask: Ask, form: AnswerForm, request: Request) -> Events:
+    """Yield what a runtime answers, and count it however it ends."""
+    arrived_s, started_s = time.time(), time.perf_counter()
+    if not gateway.runtimes.models():
+        await asyncio.to_thread(gateway.runtimes.refresh)
+    seat = gateway.runtimes.seat(ask.model)
+    outcome, finish = "cancelled", None
+    try:
+        async for event in while_connected(_asked(gateway, ask, seat), request.receive):
+            if isinstance(event, Finish):
+                outcome, finish = "ok", event
+            yield event
+    except (CallerGoneError, asyncio.CancelledError, GeneratorExit):
+        raise
+    except Exception:
+        outcome = "error"
+        raise
+    finally:
+        seat.leave()
+        duration_s = time.perf_counter() - started_s
+        who = Who(seat.model, seat.tenant)
+        gateway.metrics.count_answer(who, outcome, duration_s)
+        if finish is not None:
+            gateway.metrics.count_finish(who, finish)
+            gateway.recent.add(
+                Served(
+                    id=form.id,
+                    at_s=arrived_s,
+                    model=who.model,
+                    runtime=seat.address,
+                    new_tokens=finish.new_tokens,
+                    duration_s=duration_s,
+                    report=finish.report,
+                    token_texts=finish.token_texts,
+                )
+            )
+
+
+def _asked(gateway: Gateway, ask: Ask, seat: Seat) -> Events:
+    options = ask.options.copy()
+    if gateway.show_prompts:
+        options["with_token_texts"] = True
+    return in_thread(lambda: seat.client.generate(ask.prompt, **options), seat.give_up, gateway.runtimes.executor)
