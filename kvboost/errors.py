@@ -16,6 +16,7 @@
     │   └── LayoutMismatchError          the namespace is known with another layout
     ├── CacheUnavailableError            the cache is dead, unreachable or slower than its deadline
     ├── RuntimeUnavailableError          the runtime service is dead, unreachable, full or slower than its deadline
+    │   └── RuntimeBusyError             it is full; the same call may succeed later
     ├── DataLossError                    bytes were lost on the way or in the store
     │   ├── TruncatedStreamError
     │   └── ChecksumError
@@ -83,6 +84,10 @@ class CacheUnavailableError(KVBoostError):
 
 class RuntimeUnavailableError(KVBoostError):
     """The runtime service is dead, unreachable, full, or slower than its deadline."""
+
+
+class RuntimeBusyError(RuntimeUnavailableError):
+    """The runtime service has as many requests as it may; the same call may succeed later."""
 
 
 class DataLossError(KVBoostError):

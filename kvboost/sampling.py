@@ -25,6 +25,9 @@ class Sampling:
         Draw from so many of the most likely tokens; 0 for all.
     seed
         Makes random draws repeatable, in ``[0, 2**64)``.
+    repetition_penalty
+        Divides the positive logits of tokens that the prompt or the answer holds already, and multiplies the negative
+        ones; above 0, 1 changes nothing.
     stop
         Texts that end the answer; none of them becomes part of it.
 
@@ -39,6 +42,7 @@ class Sampling:
     top_k: int | None = None
     seed: int | None = None
     stop: Sequence[str] = ()
+    repetition_penalty: float | None = None
 
     def __post_init__(self) -> None:
         # NaN fails every comparison, so it is refused here as well.
@@ -50,6 +54,9 @@ class Sampling:
             raise InputError(f"top_k {self.top_k} must be at least 0; 0 considers all tokens")
         if self.seed is not None and not 0 <= self.seed <= MAX_SEED:
             raise InputError(f"seed {self.seed} must lie in [0, 2**64)")
+        penalty = self.repetition_penalty
+        if penalty is not None and not 0.0 < penalty < math.inf:
+            raise InputError(f"repetition_penalty {penalty} must be a number above 0; 1 changes nothing")
         if isinstance(self.stop, str):
             raise InputError("stop must be a list of texts, not one text")
         object.__setattr__(self, "stop", tuple(self.stop))

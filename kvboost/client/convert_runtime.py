@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvboost.client.convert import namespace_from_proto, tier_from_proto, token_ids_to_proto
-from kvboost.client.runtime_types import ChatMessage, Finish, RuntimeInfo, Score, TierAudit, TokenPiece
+from kvboost.client.runtime_types import (
+    BatchState,
+    ChatMessage,
+    Finish,
+    RuntimeInfo,
+    Score,
+    TierAudit,
+    TokenPiece,
+    WarmReceipt,
+)
 from kvboost.errors import DataLossError, InputError
 from kvboost.reuse import ReuseReport, TierSpan
 from kvboost.sampling import Sampling
@@ -39,6 +48,7 @@ def sampling_to_proto(sampling: Sampling) -> pb.Sampling:
         top_k=sampling.top_k,
         seed=sampling.seed,
         stop=sampling.stop,
+        repetition_penalty=sampling.repetition_penalty,
     )
 
 
@@ -50,6 +60,7 @@ def sampling_from_proto(message: pb.Sampling) -> Sampling:
         top_k=message.top_k if message.HasField("top_k") else None,
         seed=message.seed if message.HasField("seed") else None,
         stop=tuple(message.stop),
+        repetition_penalty=message.repetition_penalty if message.HasField("repetition_penalty") else None,
     )
 
 
@@ -65,7 +76,24 @@ def runtime_info_from_proto(message: pb.DescribeRuntimeResponse) -> RuntimeInfo:
         limits=tuple(message.limits),
         counters=dict(message.counters),
         audits=tuple(_audit_from_proto(audit, f"audits[{i}]") for i, audit in enumerate(message.audits)),
+        batch=_batch_from_proto(message.batch) if message.HasField("batch") else None,
     )
+
+
+def warm_receipt_from_proto(message: pb.WarmReceipt, first: int = 0) -> WarmReceipt:
+    """Return the receipt of ``message``, its documents counted from ``first``."""
+    return WarmReceipt(
+        index=first + message.index,
+        tokens=message.tokens,
+        reused_tokens=message.reused_tokens,
+        stored_chunks=message.stored_chunks,
+        refused_chunks=message.refused_chunks,
+        seconds=message.seconds,
+    )
+
+
+def _batch_from_proto(message: pb.BatchState) -> BatchState:
+    return BatchState(message.max_batch, message.max_queue, message.running, message.waiting, message.obstacle)
 
 
 def _audit_from_proto(message: pb.TierAudit, field: str) -> TierAudit:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,14 +16,17 @@ from kvboost.client.convert_runtime import (
     prompt_to_proto,
     runtime_info_from_proto,
     sampling_to_proto,
+    warm_receipt_from_proto,
 )
-from kvboost.client.runtime_types import Answer, Finish, RuntimeInfo, TokenPiece
+from kvboost.client.runtime_types import Answer, Finish, RuntimeInfo, TokenPiece, WarmReceipt
 from kvboost.client.status import error_of
 from kvboost.client.transport import CHANNEL_OPTIONS
-from kvboost.errors import RuntimeUnavailableError
+from kvboost.errors import InputError, RuntimeUnavailableError
 from kvboost.sampling import Sampling
 from kvboost.v1 import runtime_pb2 as pb
 from kvboost.v1 import runtime_pb2_grpc as pb_grpc
+
+WARM_CALL_BYTES = 1 << 20
 
 
 class GenerateOptions(TypedDict, total=False):
@@ -82,6 +85,7 @@ class RuntimeClient:
         stub: Any = pb_grpc.RuntimeServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._describe: Callable[..., pb.DescribeRuntimeResponse] = stub.Describe
         self._generate: Callable[..., Any] = stub.Generate
+        self._warm: Callable[..., Any] = stub.Warm
 
     def describe(self) -> RuntimeInfo:
         """Ask which model runs there, what can be reused with it, and its counters."""
@@ -129,6 +133,45 @@ class RuntimeClient:
             token_texts=finish.token_texts,
         )
 
+    def warm(
+        self,
+        documents: Sequence[str],
+        *,
+        prefix: str = "",
+        timeout_s: float | None = None,
+        on_receipt: Callable[[WarmReceipt], None] | None = None,
+    ) -> tuple[WarmReceipt, ...]:
+        """Put documents into the cache before the first question about them; return a receipt for each.
+
+        Parameters
+        ----------
+        documents
+            Texts, each cached for itself, so that it is found in any order of documents.
+        prefix
+            Text that each document stands behind, such as the system prompt that requests begin with.
+        timeout_s
+            Deadline for each MiB of text; None waits for ever.
+        on_receipt
+            Called as soon as a document is stored, to show how far it is.
+
+        Raises
+        ------
+        InputError
+            If a document is empty or longer than the model's context, or the prefix leaves no room for it.
+        """
+        if isinstance(documents, str):
+            raise InputError("documents must be a list of texts, not one text")
+        receipts: list[WarmReceipt] = []
+        for part in _parts(documents):
+            request = pb.WarmRequest(documents=part, prefix=prefix)
+            first = len(receipts)
+            with self._failures():
+                for message in self._warm(request, timeout=timeout_s):
+                    receipts.append(warm_receipt_from_proto(message, first))
+                    if on_receipt is not None:
+                        on_receipt(receipts[-1])
+        return tuple(receipts)
+
     def close(self) -> None:
         """Close the connection; an answer under way ends, a later call fails."""
         self._closed = True
@@ -145,6 +188,21 @@ class RuntimeClient:
             if not self._closed:
                 raise
             raise RuntimeUnavailableError(f"the client of {self.address} was closed; make a new one") from None
+
+
+def _parts(documents: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the documents in order, in lists of about a MiB: one message holds 4 MiB at most."""
+    part: list[str] = []
+    room = WARM_CALL_BYTES
+    for document in documents:
+        size = len(document.encode())
+        if part and size > room:
+            yield part
+            part, room = [], WARM_CALL_BYTES
+        part.append(document)
+        room -= size
+    if part:
+        yield part
 
 
 def _request(prompt: Prompt, options: GenerateOptions) -> tuple[pb.GenerateRequest, float | None]:

@@ -46,6 +46,51 @@ class TierAudit:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchState:
+    """How many requests a runtime answers at once, and how many there are now.
+
+    Attributes
+    ----------
+    max_queue
+        Requests that may wait beside the ``max_batch`` that are answered.
+    obstacle
+        Why its model answers one request after the other all the same; empty if it does not.
+    """
+
+    max_batch: int
+    max_queue: int
+    running: int
+    waiting: int
+    obstacle: str
+
+
+@dataclass(frozen=True, slots=True)
+class WarmReceipt:
+    """What became of one document that was put into the cache before the first question about it.
+
+    Attributes
+    ----------
+    index
+        Which of the documents.
+    tokens
+        With the prefix and the begin token.
+    reused_tokens
+        Were cached already, in this context.
+    stored_chunks, refused_chunks
+        New chunks that the cache keeps, and those that it does not: stored under enough histories, or too large.
+    seconds
+        From the call's arrival, or the receipt before, until the chunks were stored.
+    """
+
+    index: int
+    tokens: int
+    reused_tokens: int
+    stored_chunks: int
+    refused_chunks: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class RuntimeInfo:
     """What a runtime says of itself.
 
@@ -61,6 +106,8 @@ class RuntimeInfo:
         Totals since it started.
     audits
         Its approximate tiers.
+    batch
+        How many requests it answers at once; None from one that does not say.
     """
 
     version: str
@@ -72,6 +119,7 @@ class RuntimeInfo:
     limits: tuple[str, ...]
     counters: Mapping[str, int]
     audits: tuple[TierAudit, ...] = ()
+    batch: BatchState | None = None
 
 
 @dataclass(frozen=True, slots=True)

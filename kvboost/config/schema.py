@@ -99,12 +99,16 @@ class CacheConfig:
         Under how many histories the same chunk is stored, at most.
     tenant
         Name that K/V are kept apart by; tenants never share.
+    arena_dir
+        Where the cache service keeps K/V as shared memory for clients on its host; empty for /dev/shm where the
+        budget fits in, else the directory for temporary files; none for memory of its own.
     """
 
     address: str = ""
     max_bytes: int = 2 * 1024**3
     max_variants: int = 2
     tenant: str = ""
+    arena_dir: str = ""
 
     def __post_init__(self) -> None:
         if self.address and not self.address.startswith("unix:"):
@@ -127,18 +131,45 @@ class ClientConfig:
         Seconds for handing over all K/V of a request.
     put_timeout_s
         Seconds for storing each 64 MiB of new K/V, after the answer has gone out.
+    shared_memory
+        Whether to read K/V in the memory of a cache service on this host; false has them sent.
     """
 
     timeout_s: float = 5.0
     match_timeout_s: float = 10.0
     fetch_timeout_s: float = 30.0
     put_timeout_s: float = 60.0
+    shared_memory: bool = True
 
     def __post_init__(self) -> None:
         for name in ("timeout_s", "match_timeout_s", "fetch_timeout_s", "put_timeout_s"):
             value = getattr(self, name)
             if not 0.0 < value < math.inf:
                 raise ConfigError(f"{name} {value} must be a positive number of seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeConfig:
+    """How the runtime service answers several requests at once.
+
+    Attributes
+    ----------
+    max_batch
+        Requests that are answered at the same time.
+    max_queue
+        Requests that wait beside those; further ones are refused at once.
+    prefill_tokens
+        Prompt tokens of a new request that are computed between two tokens of running answers, at most.
+    """
+
+    max_batch: int = 8
+    max_queue: int = 64
+    prefill_tokens: int = 256
+
+    def __post_init__(self) -> None:
+        _at_least("max_batch", self.max_batch, 1)
+        _at_least("max_queue", self.max_queue, 0)
+        _at_least("prefill_tokens", self.prefill_tokens, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +216,7 @@ class Config:
     cache: CacheConfig = field(default_factory=CacheConfig)
     client: ClientConfig = field(default_factory=ClientConfig)
     policy: ReusePolicy = field(default_factory=ReusePolicy)
+    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
 
     def __post_init__(self) -> None:

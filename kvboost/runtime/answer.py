@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import StoppingCriteria, StoppingCriteriaList
+from transformers import PreTrainedModel, StoppingCriteria, StoppingCriteriaList
 
 from kvboost.reuse import ReuseReport, TierSpan
 from kvboost.runtime.engine import Engine, end_tokens
@@ -49,7 +49,7 @@ def generate_answer(
         If the prompt is empty or longer than the model's context.
     """
     inputs = torch.tensor([list(token_ids)], device=engine.model.device)
-    arguments = _arguments(engine, sampling) | {
+    arguments = generation_arguments(engine.model, sampling) | {
         "attention_mask": torch.ones_like(inputs),
         "max_new_tokens": max_new_tokens,
         "stopping_criteria": StoppingCriteriaList([_EachToken(on_token)]),
@@ -92,13 +92,15 @@ class _EachToken(StoppingCriteria):
         return torch.full((input_ids.shape[0],), self._stop, dtype=torch.bool, device=input_ids.device)
 
 
-def _arguments(engine: Engine, sampling: Sampling) -> dict[str, Any]:
+def generation_arguments(model: PreTrainedModel, sampling: Sampling) -> dict[str, Any]:
     """Return the arguments of ``generate()`` that choose tokens."""
-    config = engine.model.generation_config
+    config = model.generation_config
     arguments: dict[str, Any] = {"num_beams": 1, "num_return_sequences": 1}
     if config.pad_token_id is None:
         # One row needs no padding; naming a token keeps transformers from warning at each call.
-        arguments["pad_token_id"] = min(end_tokens(engine.model), default=0)
+        arguments["pad_token_id"] = min(end_tokens(model), default=0)
+    if sampling.repetition_penalty is not None:
+        arguments["repetition_penalty"] = sampling.repetition_penalty
     draws = sampling.draws
     if draws is None:
         return arguments

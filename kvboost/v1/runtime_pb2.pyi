@@ -12,7 +12,7 @@ class DescribeRuntimeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeRuntimeResponse(_message.Message):
-    __slots__ = ("version", "model", "namespace", "max_context_tokens", "cache_address", "tiers", "limits", "counters", "audits")
+    __slots__ = ("version", "model", "namespace", "max_context_tokens", "cache_address", "tiers", "limits", "counters", "audits", "batch")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -29,6 +29,7 @@ class DescribeRuntimeResponse(_message.Message):
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
     AUDITS_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
     version: str
     model: str
     namespace: _cache_pb2.Namespace
@@ -38,7 +39,22 @@ class DescribeRuntimeResponse(_message.Message):
     limits: _containers.RepeatedScalarFieldContainer[str]
     counters: _containers.ScalarMap[str, int]
     audits: _containers.RepeatedCompositeFieldContainer[TierAudit]
-    def __init__(self, version: _Optional[str] = ..., model: _Optional[str] = ..., namespace: _Optional[_Union[_cache_pb2.Namespace, _Mapping]] = ..., max_context_tokens: _Optional[int] = ..., cache_address: _Optional[str] = ..., tiers: _Optional[_Iterable[_Union[_cache_pb2.Tier, str]]] = ..., limits: _Optional[_Iterable[str]] = ..., counters: _Optional[_Mapping[str, int]] = ..., audits: _Optional[_Iterable[_Union[TierAudit, _Mapping]]] = ...) -> None: ...
+    batch: BatchState
+    def __init__(self, version: _Optional[str] = ..., model: _Optional[str] = ..., namespace: _Optional[_Union[_cache_pb2.Namespace, _Mapping]] = ..., max_context_tokens: _Optional[int] = ..., cache_address: _Optional[str] = ..., tiers: _Optional[_Iterable[_Union[_cache_pb2.Tier, str]]] = ..., limits: _Optional[_Iterable[str]] = ..., counters: _Optional[_Mapping[str, int]] = ..., audits: _Optional[_Iterable[_Union[TierAudit, _Mapping]]] = ..., batch: _Optional[_Union[BatchState, _Mapping]] = ...) -> None: ...
+
+class BatchState(_message.Message):
+    __slots__ = ("max_batch", "max_queue", "running", "waiting", "obstacle")
+    MAX_BATCH_FIELD_NUMBER: _ClassVar[int]
+    MAX_QUEUE_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    OBSTACLE_FIELD_NUMBER: _ClassVar[int]
+    max_batch: int
+    max_queue: int
+    running: int
+    waiting: int
+    obstacle: str
+    def __init__(self, max_batch: _Optional[int] = ..., max_queue: _Optional[int] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., obstacle: _Optional[str] = ...) -> None: ...
 
 class TierAudit(_message.Message):
     __slots__ = ("tier", "audits", "violations", "mean_kl", "threshold", "recompute_ratio", "rate_low", "rate_high", "off")
@@ -83,18 +99,20 @@ class TokenIds(_message.Message):
     def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Sampling(_message.Message):
-    __slots__ = ("temperature", "top_p", "top_k", "seed", "stop")
+    __slots__ = ("temperature", "top_p", "top_k", "seed", "stop", "repetition_penalty")
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     TOP_P_FIELD_NUMBER: _ClassVar[int]
     TOP_K_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
+    REPETITION_PENALTY_FIELD_NUMBER: _ClassVar[int]
     temperature: float
     top_p: float
     top_k: int
     seed: int
     stop: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., seed: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ...) -> None: ...
+    repetition_penalty: float
+    def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., seed: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., repetition_penalty: _Optional[float] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
     __slots__ = ("prompt", "chat", "token_ids", "max_new_tokens", "sampling", "score_against_full", "skip_cache", "wait_for_store", "with_token_texts")
@@ -117,6 +135,30 @@ class GenerateRequest(_message.Message):
     wait_for_store: bool
     with_token_texts: bool
     def __init__(self, prompt: _Optional[str] = ..., chat: _Optional[_Union[ChatMessages, _Mapping]] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., max_new_tokens: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., score_against_full: bool = ..., skip_cache: bool = ..., wait_for_store: bool = ..., with_token_texts: bool = ...) -> None: ...
+
+class WarmRequest(_message.Message):
+    __slots__ = ("documents", "prefix")
+    DOCUMENTS_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    documents: _containers.RepeatedScalarFieldContainer[str]
+    prefix: str
+    def __init__(self, documents: _Optional[_Iterable[str]] = ..., prefix: _Optional[str] = ...) -> None: ...
+
+class WarmReceipt(_message.Message):
+    __slots__ = ("index", "tokens", "reused_tokens", "stored_chunks", "refused_chunks", "seconds")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    REUSED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    STORED_CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    tokens: int
+    reused_tokens: int
+    stored_chunks: int
+    refused_chunks: int
+    seconds: float
+    def __init__(self, index: _Optional[int] = ..., tokens: _Optional[int] = ..., reused_tokens: _Optional[int] = ..., stored_chunks: _Optional[int] = ..., refused_chunks: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class TokenPiece(_message.Message):
     __slots__ = ("id", "text")

@@ -44,6 +44,11 @@ class RuntimeServiceStub(object):
                 request_serializer=kvboost_dot_v1_dot_runtime__pb2.GenerateRequest.SerializeToString,
                 response_deserializer=kvboost_dot_v1_dot_runtime__pb2.GenerateResponse.FromString,
                 _registered_method=True)
+        self.Warm = channel.unary_stream(
+                '/kvboost.v1.RuntimeService/Warm',
+                request_serializer=kvboost_dot_v1_dot_runtime__pb2.WarmRequest.SerializeToString,
+                response_deserializer=kvboost_dot_v1_dot_runtime__pb2.WarmReceipt.FromString,
+                _registered_method=True)
 
 
 class RuntimeServiceServicer(object):
@@ -57,8 +62,17 @@ class RuntimeServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Generate(self, request, context):
-        """Generates an answer: one event a token, then a last one with the report. One call is served at a time, the
-        others wait in order; a call that is cancelled or runs out of time leaves the queue or stops generating.
+        """Generates an answer: one event a token, then a last one with the report. Several calls are answered at once, new
+        ones join in order of arrival; beyond the runtime's limits a call is refused with RESOURCE_EXHAUSTED. A call that
+        is cancelled or runs out of time leaves within a step.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Warm(self, request, context):
+        """Computes the K/V of documents and puts them into the cache, before the first question about them: one receipt a
+        document, in order. Each document stands alone behind the prefix, never in a user's prompt.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -76,6 +90,11 @@ def add_RuntimeServiceServicer_to_server(servicer, server):
                     servicer.Generate,
                     request_deserializer=kvboost_dot_v1_dot_runtime__pb2.GenerateRequest.FromString,
                     response_serializer=kvboost_dot_v1_dot_runtime__pb2.GenerateResponse.SerializeToString,
+            ),
+            'Warm': grpc.unary_stream_rpc_method_handler(
+                    servicer.Warm,
+                    request_deserializer=kvboost_dot_v1_dot_runtime__pb2.WarmRequest.FromString,
+                    response_serializer=kvboost_dot_v1_dot_runtime__pb2.WarmReceipt.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -132,6 +151,33 @@ class RuntimeService(object):
             '/kvboost.v1.RuntimeService/Generate',
             kvboost_dot_v1_dot_runtime__pb2.GenerateRequest.SerializeToString,
             kvboost_dot_v1_dot_runtime__pb2.GenerateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Warm(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/kvboost.v1.RuntimeService/Warm',
+            kvboost_dot_v1_dot_runtime__pb2.WarmRequest.SerializeToString,
+            kvboost_dot_v1_dot_runtime__pb2.WarmReceipt.FromString,
             options,
             channel_credentials,
             insecure,

@@ -12,6 +12,7 @@ from ..listen import add_listen_arguments, listen_addresses
 from .config import add_config_arguments, load_from_arguments
 
 HELP = "serve a model that reuses cached K/V, over gRPC"
+SPARE_WORKERS = 4
 EXAMPLE = "kvboost serve-runtime --cache unix:/run/kvboost/cache.sock --address 127.0.0.1:7462"
 
 
@@ -27,7 +28,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--tenant", metavar="NAME", help="K/V are never shared between tenants")
     parser.add_argument("--threads", metavar="N", type=_positive, help="CPU threads that compute (default: torch's)")
-    parser.add_argument("--workers", metavar="N", help="calls that wait or are served at the same time")
+    parser.add_argument("--max-batch", metavar="N", help="requests that are answered at the same time")
+    parser.add_argument("--max-queue", metavar="N", help="requests that wait beside those; further ones are refused")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -37,14 +39,14 @@ def run(args: argparse.Namespace) -> int:
     from ..grpc_server import start_server, stop_requested
     from ..runtime_server import SERVICE_NAME, RuntimeServicer
     from ..runtime_server.build import served_model
-    from ..runtime_server.turns import Turns
 
     _log()
     config = load_from_arguments(
         args,
         server__runtime_address=args.address,
         server__runtime_unix=args.unix,
-        server__max_workers=args.workers,
+        runtime__max_batch=args.max_batch,
+        runtime__max_queue=args.max_queue,
         model__name_or_path=args.model,
         model__dtype=args.dtype,
         model__device=args.device,
@@ -54,15 +56,15 @@ def run(args: argparse.Namespace) -> int:
     addresses = listen_addresses(config.server.runtime_address, config.server.runtime_unix, no_tcp=args.no_tcp)
     if args.threads:
         set_threads(args.threads)
-    turns = Turns(config.server.max_workers)
-    with stop_requested() as asked, served_model(config, turns) as served:
-        # Callers that wait for their turn hold a thread each; two more answer Describe and health meanwhile.
+    calls = config.runtime.max_batch + config.runtime.max_queue
+    with stop_requested() as asked, served_model(config) as (served, batch):
+        # Callers hold a thread each, also while they wait; some more answer Describe and health, and refuse callers.
         server = start_server(
-            RuntimeServicer(served, turns).register,
+            RuntimeServicer(served, batch).register,
             [SERVICE_NAME],
             addresses,
-            workers=config.server.max_workers + 2,
-            max_concurrent_rpcs=8 * config.server.max_workers,
+            workers=calls + SPARE_WORKERS,
+            max_concurrent_rpcs=2 * (calls + SPARE_WORKERS),
         )
         print("listening on " + " and ".join(map(str, server.addresses)), flush=True)
         asked.wait()

@@ -1,4 +1,4 @@
-"""The runtime service: a boosted model behind gRPC, one request at a time."""
+"""The runtime service: a boosted model behind gRPC, several requests at once."""
 
 from .served import ServedModel
 from .servicer import SERVICE_NAME, RuntimeServicer

@@ -11,19 +11,19 @@ from kvboost.config import Config
 from kvboost.errors import CacheUnavailableError
 from kvboost.protocols import ChunkCache
 from kvboost.runtime.answer import warm_up
+from kvboost.runtime.batching import Batch
 from kvboost.runtime.demo_model import load_model
 
 from ..cache_server.build import build_served_cache
 from ..progress import step
 from .served import ServedModel
-from .turns import Turns
 
 DEMO_NAME = "SmolLM2-135M-Instruct"
 
 
 @contextmanager
-def served_model(config: Config, turns: Turns) -> Iterator[ServedModel]:
-    """Load and boost the configured model; at the end, store what is pending and close the cache.
+def served_model(config: Config) -> Iterator[tuple[ServedModel, Batch]]:
+    """Load and boost the configured model, and start its batch; at the end, store what is pending and close the cache.
 
     Raises
     ------
@@ -46,13 +46,15 @@ def served_model(config: Config, turns: Turns) -> Iterator[ServedModel]:
         )
         with step("checking what the model supports"):
             model = kvboost.boost(loaded, tokenizer, cache, config=config)
+        engine = kvboost.engine_of(model)
+        limits = config.runtime
+        batch = Batch(engine, limits.max_batch, limits.max_queue, limits.prefill_tokens)
         try:
-            engine = kvboost.engine_of(model)
             with step("warming up"):
-                turns.run(lambda: warm_up(engine))
-            yield ServedModel(engine, tokenizer, chosen.name_or_path or DEMO_NAME, config.cache.address)
+                batch.run(lambda: warm_up(engine))
+            yield ServedModel(engine, tokenizer, chosen.name_or_path or DEMO_NAME, config.cache.address), batch
         finally:
-            turns.close()
+            batch.close()
             kvboost.unboost(model)
     finally:
         cache.close()

@@ -6,6 +6,7 @@ from kvboost import __version__
 from kvboost.client.convert import namespace_to_proto, tier_to_proto
 from kvboost.reuse import ReuseReport
 from kvboost.runtime.audit_log import figures
+from kvboost.runtime.batching import BatchState
 from kvboost.runtime.engine import Engine
 from kvboost.types import Tier
 from kvboost.v1 import runtime_pb2 as pb
@@ -18,7 +19,7 @@ def token_event(token_id: int, text: str) -> pb.GenerateResponse:
     return pb.GenerateResponse(token=pb.TokenPiece(id=token_id, text=text))
 
 
-def info_to_proto(served: ServedModel) -> pb.DescribeRuntimeResponse:
+def info_to_proto(served: ServedModel, batch: BatchState) -> pb.DescribeRuntimeResponse:
     """Return what is known of the served model, counters included."""
     support = served.engine.preparer.support
     return pb.DescribeRuntimeResponse(
@@ -31,6 +32,13 @@ def info_to_proto(served: ServedModel) -> pb.DescribeRuntimeResponse:
         limits=[support.reason] if support.reason else [],
         counters=served.engine.counters.snapshot(),
         audits=_audits(served.engine),
+        batch=pb.BatchState(
+            max_batch=batch.max_batch,
+            max_queue=batch.max_queue,
+            running=batch.running,
+            waiting=batch.waiting,
+            obstacle=batch.obstacle,
+        ),
     )
 
 

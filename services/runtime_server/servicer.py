@@ -7,13 +7,14 @@ from collections.abc import Iterator
 
 import grpc
 
+from kvboost.runtime.batching import Batch
 from kvboost.v1 import runtime_pb2 as pb
 
 from .answering import answer
 from .inputs import read_ask
 from .messages import info_to_proto
 from .served import ServedModel
-from .turns import Turns
+from .warming import warm
 
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name["RuntimeService"].full_name
 
@@ -25,13 +26,13 @@ class RuntimeServicer:
     ----------
     served
         Stays the caller's to close.
-    turns
-        Who is served when; all use of the model goes through them.
+    batch
+        Who is served when; all use of the model goes through it.
     """
 
-    def __init__(self, served: ServedModel, turns: Turns) -> None:
+    def __init__(self, served: ServedModel, batch: Batch) -> None:
         self._served = served
-        self._turns = turns
+        self._batch = batch
 
     def register(self, server: grpc.Server) -> None:
         """Add this service to ``server``."""
@@ -42,15 +43,21 @@ class RuntimeServicer:
             "Generate": grpc.unary_stream_rpc_method_handler(
                 self.generate, pb.GenerateRequest.FromString, pb.GenerateResponse.SerializeToString
             ),
+            "Warm": grpc.unary_stream_rpc_method_handler(
+                self.warm, pb.WarmRequest.FromString, pb.WarmReceipt.SerializeToString
+            ),
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, handlers),))
 
     def describe(self, request: pb.DescribeRuntimeRequest, context: grpc.ServicerContext) -> pb.DescribeRuntimeResponse:
         """Tell which model runs here; answered at once, also while an answer is generated."""
-        return info_to_proto(self._served)
+        return info_to_proto(self._served, self._batch.state())
 
     def generate(self, request: pb.GenerateRequest, context: grpc.ServicerContext) -> Iterator[pb.GenerateResponse]:
-        """Answer, when it is this call's turn."""
+        """Answer beside other calls; the tokens come as they are chosen."""
         arrived_s = time.perf_counter()
-        ask = read_ask(request)
-        return self._turns.events(lambda turn: answer(self._served, ask, arrived_s, turn), context)
+        return answer(self._served, self._batch, read_ask(request), arrived_s, context)
+
+    def warm(self, request: pb.WarmRequest, context: grpc.ServicerContext) -> Iterator[pb.WarmReceipt]:
+        """Put documents into the cache, between the steps of answers under way."""
+        return warm(self._served, self._batch, request, context)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -14,69 +12,29 @@ import pytest
 import torch
 
 from kvboost.client import RuntimeClient
-from kvboost.client.address import parse_address
 from kvboost.client.runtime_types import Answer, ChatMessage, Finish, TokenPiece
 from kvboost.errors import InputError, RuntimeUnavailableError
-from kvboost.index import LocalCache
 from kvboost.runtime.answer import warm_up
 from kvboost.sampling import GREEDY, Sampling
-from kvboost.services.grpc_server import start_server
-from kvboost.services.runtime_server import SERVICE_NAME, RuntimeServicer, ServedModel
+from kvboost.services.runtime_server import ServedModel
 from kvboost.services.runtime_server.inputs import read_ask, token_ids_of
-from kvboost.services.runtime_server.turns import Turns
 from kvboost.types import PutReceipt, PutRequest, Span, Tier
 from kvboost.v1 import runtime_pb2 as pb
 from kvboost.v1 import runtime_pb2_grpc as pb_grpc
-from tests.boosting import boosted, document, engine_of, new_cache, tokenizer
-from tests.tiny_models import MAX_POSITION, VOCAB_SIZE, tiny_model, tiny_tokenizer
-
-
-@dataclass(frozen=True)
-class Running:
-    client: RuntimeClient
-    served: ServedModel
-    turns: Turns
-    cache: LocalCache
-
-    @property
-    def model(self) -> Any:
-        return self.served.engine.model
+from tests.boosting import document, tokenizer
+from tests.runtime_service import Running, runtime_service, slow
+from tests.tiny_models import MAX_POSITION, VOCAB_SIZE, tiny_tokenizer
 
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Running]:
-    model = tiny_model("llama")
-    model.generation_config.eos_token_id = None  # answers as long as asked for, unless a test says otherwise
-    cache, turns = new_cache(), Turns(8)
-    with boosted(model=model, cache=cache):
-        served = ServedModel(engine_of(model), tokenizer(), "tiny", "")
-        server = start_server(RuntimeServicer(served, turns).register, [SERVICE_NAME], [parse_address("127.0.0.1:0")])
-        client = RuntimeClient(str(server.addresses[0]))
-        yield Running(client, served, turns, cache)
-        client.close()
-        server.stop(0)
-        turns.close()
+    with runtime_service() as running:
+        yield running
 
 
 @pytest.fixture
 def client(running: Running) -> RuntimeClient:
     return running.client
-
-
-@contextmanager
-def slow(model: Any, step_s: float = 0.02) -> Iterator[list[int]]:
-    """Delay every forward pass; the list counts them."""
-    steps = [0]
-
-    def delay(*_: object) -> None:
-        steps[0] += 1
-        time.sleep(step_s)
-
-    hook = model.register_forward_pre_hook(delay)
-    try:
-        yield steps
-    finally:
-        hook.remove()
 
 
 def decoded(answer: Answer) -> str:
@@ -296,19 +254,9 @@ def test_a_deadline_ends_an_answer(running: Running) -> None:
     assert steps[0] < 300
 
 
-def test_a_caller_that_waits_is_told_how_long(running: Running) -> None:
-    with slow(running.model):
-        events = running.client.generate(document(20), max_new_tokens=20, skip_cache=True)
-        next(events)
-        second = running.client.answer(document(21), max_new_tokens=1, skip_cache=True)
-        assert len(list(events)) == 20
-    assert second.report.stages_s["queue"] > 0.1  # 19 steps of 20 ms lay before it
-    assert second.report.ttft_s > second.report.stages_s["queue"]
-
-
 def test_warm_up_leaves_cache_and_counters_alone(running: Running) -> None:
     before = running.cache.stats().namespaces[0], running.served.engine.counters.snapshot()
-    running.turns.run(lambda: warm_up(running.served.engine))
+    running.batch.run(lambda: warm_up(running.served.engine))
     assert (running.cache.stats().namespaces[0], running.served.engine.counters.snapshot()) == before
 
 

@@ -1,0 +1,266 @@
+"""The scheduler: requests in order of arrival, between them one decode step of all that are under way."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from kvboost.errors import RuntimeUnavailableError
+from kvboost.runtime.answer import generate_answer
+from kvboost.runtime.batching.check import batching_obstacle
+from kvboost.runtime.batching.request import BatchRequest, Ended, Listener
+from kvboost.runtime.batching.row import Row, with_stages
+from kvboost.runtime.batching.step import decode_step
+from kvboost.runtime.batching.waiting import Promise, Waiting, WaitingList
+from kvboost.runtime.engine import FLUSH_TIMEOUT_S, Engine
+
+_POLL_S = 0.02
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchState:
+    """What a batch is doing.
+
+    Attributes
+    ----------
+    obstacle
+        Why answers are given one after the other, or an empty string.
+    """
+
+    max_batch: int
+    max_queue: int
+    running: int
+    waiting: int
+    obstacle: str
+
+
+class Batch:
+    """Answers several requests at once on one model, on one thread of its own.
+
+    One thread, and not only a lock: torch keeps a pool of workers for every thread that computes.
+
+    Between two decode steps at most one piece of one prompt is computed, so a running row waits for one piece and
+    one step at most between two of its tokens, however many requests come. Prompts are computed in order of arrival.
+    A model whose rows cannot share a step answers one request after the other.
+
+    Parameters
+    ----------
+    max_batch
+        Requests under way at the same time.
+    max_queue
+        Requests that wait beside those; further ones are refused.
+    prefill_tokens
+        Prompt tokens that are computed between two steps of running rows, at most; a prompt that meets no running
+        row is computed at once.
+    """
+
+    def __init__(self, engine: Engine, max_batch: int = 8, max_queue: int = 64, prefill_tokens: int = 256) -> None:
+        self.engine = engine
+        self.max_batch = max_batch
+        self.obstacle = batching_obstacle(engine.preparer)
+        self._prefill_tokens = prefill_tokens
+        self._waiting = WaitingList(max_batch, max_queue)
+        self._running: list[Row] = []
+        self._filling: Row | None = None
+        self._barrier: tuple[Future[None], float] | None = None
+        self._thread = threading.Thread(target=self._run, name="kvboost-batch", daemon=True)
+        self._thread.start()
+
+    def submit(self, request: BatchRequest, listener: Listener) -> None:
+        """Answer ``request``; tokens, the end and errors go to ``listener``.
+
+        Raises
+        ------
+        RuntimeBusyError
+            If too many requests wait already.
+        RuntimeUnavailableError
+            If the batch was closed.
+        """
+        self._waiting.put(Waiting(listener, time.perf_counter(), request))
+
+    def submit_alone(self, work: Callable[[], None], listener: Listener) -> None:
+        """Run ``work`` in its turn with nothing else under way; only its errors go to ``listener``.
+
+        Raises as :meth:`submit`.
+        """
+        self._waiting.put(Waiting(listener, time.perf_counter(), None, work))
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Run ``work`` in its turn, with nothing else under way, and wait for it; its errors are raised."""
+        promise = Promise()
+        self.submit_alone(lambda: promise.fulfil(work), promise)
+        promise.result()
+
+    def state(self) -> BatchState:
+        """Return what the batch is doing now."""
+        busy, waiting = self._waiting.figures()
+        return BatchState(self.max_batch, self._waiting.max_queue, busy, waiting, self.obstacle)
+
+    def close(self) -> None:
+        """Refuse new requests, drop those that wait, and wait for those under way."""
+        for entry in self._waiting.close():
+            entry.listener.on_error(RuntimeUnavailableError("the runtime is shutting down; ask another, or later"))
+        self._thread.join()
+
+    @torch.no_grad()
+    def _run(self) -> None:
+        while self._waiting.await_work(len(self._running) + (self._filling is not None)):
+            try:
+                self._drop_gone()
+                self._admit()
+                self._step(self._running)
+            except Exception as error:  # noqa: BLE001 - a thread that dies would leave every caller waiting for ever
+                _log.exception("the batch failed")
+                self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        """Fail all rows, or who is next: what failed once may fail for ever, and each caller must hear of it."""
+        rows = self._under_way()
+        for row in rows:
+            self._fail(row, error)
+        entry = None if rows else self._waiting.first()
+        if entry is not None and self._waiting.take(entry):
+            self._waiting.done()
+            entry.listener.on_error(error)
+
+    def _under_way(self) -> list[Row]:
+        return [*self._running, *([self._filling] if self._filling is not None else [])]
+
+    def _drop_gone(self) -> None:
+        """Let rows go whose callers went away; their K/V are freed with them."""
+        for row in self._under_way():
+            if row.listener.gone():
+                self.engine.counters.add("cancelled_requests")
+                self._leave(row)
+
+    def _admit(self) -> None:
+        """Compute one piece of the prompt whose turn it is, or start the next one's."""
+        if self._filling is None and len(self._running) < self.max_batch:
+            self._begin()
+        row = self._filling
+        if row is None:
+            return
+        try:
+            logits = row.prefill(self._prefill_tokens if self._running else None)
+            if logits is None:
+                return
+            self._filling = None
+            self._running.append(row)
+            self._take(row, logits)
+        except Exception as error:  # noqa: BLE001 - it is the caller's to hear, and no other row's
+            self._fail(row, error)
+
+    def _begin(self) -> None:
+        """Start the request that has waited longest, if its turn has come."""
+        entry = self._waiting.first()
+        if entry is None or (self._needs_all(entry) and self._running) or not self._stored_before(entry):
+            return
+        if not self._waiting.take(entry):
+            return
+        waited_s = time.perf_counter() - entry.since_s
+        try:
+            if entry.work is not None:
+                entry.work()
+            elif entry.request is not None and self._needs_all(entry):
+                self._answer_alone(entry.request, entry.listener, waited_s)
+            elif entry.request is not None:
+                self._filling = Row(self.engine, entry.request, entry.listener, waited_s, not self.obstacle)
+        except Exception as error:  # noqa: BLE001 - it is the caller's to hear, and no other row's
+            entry.listener.on_error(error)
+        finally:
+            if self._filling is None:
+                self._waiting.done()
+
+    def _needs_all(self, entry: Waiting) -> bool:
+        """Return whether nothing else may be under way: work of its own, or an answer of a model without batches."""
+        return entry.request is None or (bool(self.obstacle) and entry.request.max_new_tokens > 0)
+
+    def _stored_before(self, entry: Waiting) -> bool:
+        """Return whether what was to be stored when the request came to the front is there: a chat finds its last turn.
+
+        Running rows are not held up by it; with none, waits a little.
+        """
+        if entry.request is not None and entry.request.skip_cache:
+            return True
+        writer = self.engine.writer
+        if self._barrier is None:
+            self._barrier = writer.barrier(), time.monotonic() + FLUSH_TIMEOUT_S
+        barrier, end_s = self._barrier
+        if not self._running:
+            wait([barrier], _POLL_S)
+        if not barrier.done() and time.monotonic() < end_s:
+            return False
+        self._barrier = None
+        writer.flush(0.0)
+        return True
+
+    def _answer_alone(self, request: BatchRequest, listener: Listener, waited_s: float) -> None:
+        """Answer by the model's own ``generate()``."""
+
+        def on_token(token_id: int) -> bool:
+            return listener.on_token(token_id) or listener.gone()
+
+        given = generate_answer(
+            self.engine,
+            request.token_ids,
+            request.max_new_tokens,
+            request.sampling,
+            on_token,
+            skip_cache=request.skip_cache,
+        )
+        report = with_stages(given.report, {**request.stages_s, "queue": waited_s})
+        listener.on_end(Ended(replace(given, report=report)))
+
+    def _step(self, rows: list[Row]) -> None:
+        """Run one decode step of ``rows``; if it fails, each row alone, so that one row's fault is only its own."""
+        if not rows:
+            return
+        stepped = list(rows)
+        try:
+            logits = decode_step(
+                self.engine.model,
+                [row.cache for row in stepped],
+                [row.answer[-1] for row in stepped],
+                self.engine.preparer.probe_lock,
+            )
+        except Exception as error:  # noqa: BLE001 - it is the caller's to hear, and no other row's
+            self._retry(stepped, error)
+            return
+        most_likely = logits.argmax(-1).tolist()
+        for i, row in enumerate(stepped):
+            try:
+                self._take(row, logits[i : i + 1], most_likely[i] if row.plain else None)
+            except Exception as error:  # noqa: BLE001 - as above
+                self._fail(row, error)
+
+    def _retry(self, rows: list[Row], error: Exception) -> None:
+        if len(rows) == 1:
+            self._fail(rows[0], error)
+            return
+        for row in rows:
+            row.cache.set_length(row.length)  # some layers may have appended already
+        for row in rows:
+            self._step([row])
+
+    def _take(self, row: Row, logits: Tensor, most_likely: int | None = None) -> None:
+        if row.take(logits, most_likely):
+            self._leave(row)
+            row.finish()
+
+    def _fail(self, row: Row, error: Exception) -> None:
+        self._leave(row)
+        row.listener.on_error(error)
+
+    def _leave(self, row: Row) -> None:
+        if row is self._filling:
+            self._filling = None
+        self._running = [other for other in self._running if other is not row]
+        self._waiting.done()

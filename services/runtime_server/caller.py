@@ -1,0 +1,67 @@
+"""One caller of the runtime service: what the batch tells it, and whether it is still there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from queue import SimpleQueue
+
+from kvboost.runtime.batching import Ended
+from kvboost.runtime.text_stream import TextStream
+from kvboost.v1 import runtime_pb2 as pb
+
+from .messages import token_event
+
+_END = object()
+
+
+class Caller:
+    """Takes tokens on the batch's thread, and hands them on as events in the thread of the call.
+
+    Attributes
+    ----------
+    text
+        The answer's text; it finds stop texts.
+    ended
+        The whole answer, once :meth:`events` has come to its end; None for a caller that left.
+    """
+
+    def __init__(self, text: TextStream) -> None:
+        self.text = text
+        self.ended: Ended | None = None
+        self._events: SimpleQueue[object] = SimpleQueue()
+        self._gone = threading.Event()
+
+    def gone(self) -> bool:
+        """Return whether the caller has gone, or its deadline has passed."""
+        return self._gone.is_set()
+
+    def on_token(self, token_id: int) -> bool:
+        """Send a token; return True after a stop text."""
+        self._events.put(token_event(token_id, self.text.push(token_id)))
+        return self.text.stopped
+
+    def on_end(self, ended: Ended) -> None:
+        """Send the end."""
+        self.ended = ended
+        self._events.put(_END)
+
+    def on_error(self, error: BaseException) -> None:
+        """Send an error."""
+        self._events.put(error)
+
+    def leave(self) -> None:
+        """Note that the caller has gone, and stop waiting for events."""
+        self._gone.set()
+        self._events.put(_END)
+
+    def events(self) -> Iterator[pb.GenerateResponse]:
+        """Yield the tokens until the end; an error is raised."""
+        while True:
+            event = self._events.get()
+            if event is _END:
+                return
+            if isinstance(event, BaseException):
+                raise event
+            assert isinstance(event, pb.GenerateResponse)
+            yield event

@@ -1,0 +1,74 @@
+"""The runtime service over a tiny model, in this process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from kvboost.client import RuntimeClient
+from kvboost.client.address import parse_address
+from kvboost.index import LocalCache
+from kvboost.policy import ReusePolicy
+from kvboost.runtime.batching import Batch
+from kvboost.services.grpc_server import start_server
+from kvboost.services.runtime_server import SERVICE_NAME, RuntimeServicer, ServedModel
+from tests.boosting import boosted, engine_of, new_cache, tokenizer
+from tests.tiny_models import tiny_model
+
+
+@dataclass(frozen=True)
+class Running:
+    """A running service."""
+
+    client: RuntimeClient
+    served: ServedModel
+    batch: Batch
+    cache: LocalCache
+
+    @property
+    def model(self) -> Any:
+        return self.served.engine.model
+
+
+@contextmanager
+def runtime_service(
+    model: PreTrainedModel | None = None, policy: ReusePolicy | None = None, **limits: int
+) -> Iterator[Running]:
+    """Serve a model whose answers are as long as asked for; ``limits`` as of :class:`Batch`."""
+    if model is None:
+        model = tiny_model("llama")
+        model.generation_config.eos_token_id = None
+    cache = new_cache()
+    with boosted(model=model, cache=cache, policy=policy):
+        batch = Batch(engine_of(model), **limits)
+        served = ServedModel(batch.engine, tokenizer(), "tiny", "")
+        register = RuntimeServicer(served, batch).register
+        server = start_server(register, [SERVICE_NAME], [parse_address("127.0.0.1:0")], workers=32)
+        client = RuntimeClient(str(server.addresses[0]))
+        try:
+            yield Running(client, served, batch, cache)
+        finally:
+            client.close()
+            server.stop(0)
+            batch.close()
+
+
+@contextmanager
+def slow(model: Any, step_s: float = 0.02) -> Iterator[list[int]]:
+    """Delay every forward pass; the list counts them."""
+    steps = [0]
+
+    def delay(*_: object) -> None:
+        steps[0] += 1
+        time.sleep(step_s)
+
+    hook = model.register_forward_pre_hook(delay)
+    try:
+        yield steps
+    finally:
+        hook.remove()
