@@ -16,6 +16,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from kvboost.runtime.codec import TORCH_DTYPES
+from kvboost.runtime.memory import zeros
 from kvboost.runtime.shift import LayerShift
 from kvboost.types import KVLayout
 
@@ -121,8 +122,8 @@ class SlabCache(DynamicCache):
         shape = (layout.num_layers, batch_size, layout.num_kv_heads, capacity_tokens)
         dtype = TORCH_DTYPES[layout.dtype]
         # Positions that are not filled are masked, and 0 * NaN is NaN: values must start finite.
-        self.key_slab = torch.zeros((*shape, layout.key_dim), dtype=dtype, device=device)
-        self.value_slab = torch.zeros((*shape, layout.value_dim), dtype=dtype, device=device)
+        self.key_slab = zeros((*shape, layout.key_dim), dtype, device)
+        self.value_slab = zeros((*shape, layout.value_dim), dtype, device)
         self.layers = [SlabLayer(i, k, v) for i, (k, v) in enumerate(zip(self.key_slab, self.value_slab, strict=True))]
         self.layer_class_to_replicate = None
 
