@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
 from kvboost.errors import PromptError, TokenizerError
+from kvboost.segment.token_bytes import TokenBytes
 
 # A character is at most four bytes, so at most four byte-level tokens; more tokens without text than this are
 # bytes that never become a character, and a stream that waits for them decodes a growing window every step.
@@ -71,14 +72,15 @@ class TokenTexts:
         self._backend.no_truncation()
         self._backend.no_padding()
         added = self._backend.get_added_tokens_decoder()
+        self._by_bytes = TokenBytes(self._backend)
         self._special_ids = frozenset(i for i, token in added.items() if token.special or _is_marker(token.content))
 
     def __call__(self, token_ids: Sequence[int]) -> TokenText:
         """Return text and offsets of ``token_ids``.
 
-        The ids are decoded and the text is encoded again once. Where that does not give the same ids (a BOS
-        that moves SentencePiece's leading space, ids that the model generated and the tokenizer would not
-        choose), the text is put together token by token in linear time instead.
+        By the bytes of each token where these are known. With other tokenizers the ids are decoded and the text is
+        encoded again once; where that does not give the same ids (ids that the model generated and the tokenizer
+        would not choose), the text is put together token by token.
 
         Raises
         ------
@@ -87,12 +89,16 @@ class TokenTexts:
         """
         try:
             ids = [index(token) for token in token_ids]
-            found = self._by_encoding(ids) or self._by_decoding(ids)
+            found = self._by_bytes(ids) or self._otherwise(ids)
         except (OverflowError, TypeError) as error:
             raise PromptError("token_ids must be whole numbers of at least 0; pass the ids of one prompt") from error
         text, starts = found
         special = tuple((starts[i], starts[i + 1]) for i, token in enumerate(ids) if token in self._special_ids)
         return TokenText(text, starts, special)
+
+    def _otherwise(self, ids: list[int]) -> tuple[str, list[int]]:
+        # Where tokens' bytes are known and yet are no text, they end amid a character: no encoding gives such ids.
+        return (None if self._by_bytes.known else self._by_encoding(ids)) or self._by_decoding(ids)
 
     def _by_encoding(self, ids: list[int]) -> tuple[str, list[int]] | None:
         text = self._backend.decode(ids, skip_special_tokens=False)

@@ -5,6 +5,8 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from kvboost.errors import PromptError, TokenizerError
 from kvboost.segment.offsets import TokenTexts
@@ -23,15 +25,15 @@ def check(found, n):
 @pytest.mark.parametrize("make", TOKENIZERS.values(), ids=TOKENIZERS)
 @given(text=prompts)
 @settings(max_examples=40, deadline=None)
-def test_both_ways_agree_on_canonical_ids(make, text):
+def test_all_ways_agree_on_canonical_ids(make, text):
     texts = TokenTexts(make())
     ids = ids_of(make(), text)
     found = texts(ids)
     check(found, len(ids))
-    by_decoding = texts._by_decoding(ids)
-    assert by_decoding[0] == found.text
-    if texts._by_encoding(ids):
-        assert by_decoding[1] == found.starts
+    assert texts._by_bytes(ids) == (found.text, found.starts)
+    assert texts._by_decoding(ids) == (found.text, found.starts)
+    by_encoding = texts._by_encoding(ids)
+    assert by_encoding in (None, (found.text, found.starts))
 
 
 @pytest.mark.parametrize("make", TOKENIZERS.values(), ids=TOKENIZERS)
@@ -40,6 +42,31 @@ def test_both_ways_agree_on_canonical_ids(make, text):
 def test_any_ids_get_monotone_offsets(make, data):
     ids = data.draw(st.lists(st.integers(0, len(make()) + 5), min_size=1, max_size=120))
     check(TokenTexts(make())(ids), len(ids))
+
+
+@pytest.mark.parametrize("make", TOKENIZERS.values(), ids=TOKENIZERS)
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_ids_that_are_text_have_their_own_bytes(make, data):
+    """Also where the tokenizer would have chosen other ids, or a text begins or ends amid a character."""
+    texts = TokenTexts(make())
+    pieces = data.draw(st.lists(st.sampled_from([" went", "é", "😀", "<s>", "x", "你", "\n", " "]), max_size=8))
+    ids = [i for piece in pieces for i in ids_of(make(), piece)]
+    cut = data.draw(st.integers(0, len(ids)))
+    for part in (ids[:cut], ids[cut:]):
+        found = texts._by_bytes(part)
+        assert found in (None, texts._by_decoding(part))
+        whole = "\N{REPLACEMENT CHARACTER}" not in make().decode(part)
+        assert found is not None or not whole
+
+
+def test_a_tokenizer_of_an_unknown_kind_is_asked_to_encode():
+    backend = Tokenizer(models.WordPiece({"[UNK]": 0, "he": 1, "went": 2, "##ing": 3}, unk_token="[UNK]"))
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.Whitespace(), decoders.WordPiece()
+    texts = TokenTexts(PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]"))
+    assert texts._by_bytes([1, 2, 3]) is None
+    assert texts([1, 2, 3]).text == "he wenting"
+    assert texts([1, 2, 3]).starts == [0, 2, 7, 10]
 
 
 def test_tokens_that_share_a_character():
