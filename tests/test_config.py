@@ -226,6 +226,7 @@ def test_policy_refuses_thresholds_that_are_no_cosine(threshold: object) -> None
         ({"min_span": 0}, "min_span 0"),
         ({"min_span": 1.5}, "min_span 1.5"),
         ({"shift": 1}, "shift 1"),
+        ({"worth_it": "yes"}, "worth_it 'yes'"),
         ({"max_nominees": 0}, "max_nominees 0"),
         ({"question_tokens": True}, "question_tokens True"),
     ],

@@ -1,9 +1,9 @@
 """Is it worth it? A hit that costs more than the prefill it saves is declined.
 
-Three plans are compared by what they are estimated to cost: the plan as it is, the plan without the runs that cost
-more to fetch and place than to compute, and full prefill. Another than the plan as it is must win by a wide margin: the
-estimates are rough, and a lossless prefix of a long prompt is not to be lost to noise. Nothing is decided before
-prefill was calibrated and the cache at hand was timed.
+Runs that cost more to fetch and place than to compute are left out, and where full prefill is estimated to be faster
+than what remains, nothing is reused at all. Both need a wide margin: the estimates are rough, and a lossless prefix of
+a long prompt is not to be lost to noise. Nothing is decided before prefill was calibrated and the cache at hand was
+timed.
 
 Now and then a hit that would be declined is taken all the same, or a cache that was slow once would never be timed
 again.
@@ -13,68 +13,29 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from kvboost.policy import ReusePolicy
 from kvboost.reuse import ReuseReport
 from kvboost.runtime.calibrate import Calibration
 from kvboost.runtime.cost import CostModel, TimedPass
-from kvboost.runtime.meter import FetchCost, FetchMeter
-from kvboost.runtime.plan import Plan, Run
+from kvboost.runtime.estimate import Rates, RunCost, reused_tokens
+from kvboost.runtime.meter import FetchMeter
+from kvboost.runtime.plan import Plan
 from kvboost.runtime.report import ReuseCounters
 from kvboost.runtime.support import ModelSupport
-from kvboost.types import KVLayout, Span, Tier
+from kvboost.types import Tier
 
 MARGIN = 1.25
-"""The plan must cost this many times what another costs before it is given up, ..."""
+"""Reuse must cost this many times what computing costs before it is given up, ..."""
 LEAST_LOSS_S = 0.02
-"""... and lose at least so much, in seconds."""
+"""... and giving it up must save at least so much, in seconds."""
 TRIED_AGAIN = 16
 """One in so many hits that would be declined is taken, to time the cache again."""
 KEPT_PASSES = 32
 # Shorter passes are timed often enough in calibration, and cost nothing that is worth a decision.
 _LEAST_TOKENS = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """Everything that an estimate rests on."""
-
-    model: CostModel
-    fetch: FetchCost
-    layout: KVLayout
-
-    def full_s(self, plan: Plan) -> float:
-        """Return the estimated seconds of computing the whole prompt."""
-        return self.model.forward_s(plan.num_tokens)
-
-    def reuse_s(self, plan: Plan, policy: ReusePolicy) -> float:
-        """Return the estimated seconds of the plan: fetch, place, repair, and the pass over what is left.
-
-        Repair is taken to spend its whole budget: one more pass, and the tokens that it computes again.
-        """
-        reused = sum(len(piece.target) for piece in plan.reuse)
-        again = 0.0 if policy.repair == "none" else policy.recompute_ratio * plan.repairable_tokens
-        computed = plan.num_tokens - reused + again
-        passes_s = self.model.forward_s(computed, plan.num_tokens - computed)
-        passes_s += self.model.pass_s if again > 0 else 0.0
-        return self._moved_s(plan) + passes_s
-
-    def marginal_s(self, plan: Plan, run: Run) -> float:
-        """Return what reusing one run costs more than computing it in the same pass; negative where it saves."""
-        tokens = len(run.span)
-        others = tuple(p for p in plan.reuse if not _within(p.target, run.span))
-        moved = self._moved_s(plan) - self._moved_s(Plan(plan.num_tokens, others))
-        return moved - self.model.token_s * tokens - self.model.pair_s * tokens * run.span.start
-
-    def _moved_s(self, plan: Plan) -> float:
-        donors = {piece.donor.chunk_id: len(piece.donor.token_ids) for piece in plan.reuse}
-        fetched = sum(donors.values()) * self.layout.token_bytes
-        moved = sum(len(piece.target) for piece in plan.reuse) * self.layout.token_bytes
-        key_share = self.layout.key_dim / (self.layout.key_dim + self.layout.value_dim)
-        shifted = sum(len(piece.target) for piece in plan.reuse if piece.shift != 0)
-        rotated = shifted * self.layout.token_bytes * key_share
-        return self.fetch.fetch_s(fetched) + self.model.place_s(moved - rotated, rotated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,28 +47,28 @@ class Verdict:
 
 
 def judge(plan: Plan, policy: ReusePolicy, rates: Rates, gaps: bool = True) -> Verdict:
-    """Return ``plan``, or a part of it, whichever is estimated to be fastest.
+    """Return ``plan``, or what is left of it when everything is declined that is not worth it.
 
     Parameters
     ----------
     gaps
         Whether what is computed may stand between reused runs; otherwise only a leading part is kept.
     """
-    whole_s = rates.reuse_s(plan, policy)
-    losing = [run.span for run in plan.runs if rates.marginal_s(plan, run) > 0.0]
-    part = _without(plan, losing, gaps)
-    part_s = rates.reuse_s(part, policy) if part.reuse else rates.full_s(plan)
     full_s = rates.full_s(plan)
-    best_s = min(part_s, full_s)
-    if whole_s < MARGIN * best_s or whole_s < best_s + LEAST_LOSS_S:
-        return Verdict(plan)
-    if full_s <= part_s:
-        reused = sum(len(piece.target) for piece in plan.reuse)
-        why = f"reusing {reused} tokens would take {whole_s:.2f} s, computing the prompt {full_s:.2f} s"
+    costs = rates.runs(plan)
+    losing = [run for run in costs if run.moved_s > MARGIN * run.computed_s]
+    part = _without(plan, losing, gaps) if losing else plan
+    whole_s = rates.reuse_s(plan, policy)
+    part_s = rates.reuse_s(part, policy) if part.reuse else full_s
+    if part_s > whole_s - LEAST_LOSS_S:
+        part, part_s = plan, whole_s
+    if not part.reuse or (part_s > MARGIN * full_s and part_s > full_s + LEAST_LOSS_S):
+        why = f"reusing {reused_tokens(plan)} tokens would take {whole_s:.2f} s, computing the prompt {full_s:.2f} s"
         return Verdict(replace(plan, reuse=()), f"not worth it: {why} (estimated)")
-    dropped = sum(len(span) for span in losing)
-    why = f"{dropped} tokens in {len(losing)} of {len(plan.runs)} runs would take longer to fetch than to compute"
-    return Verdict(part, f"not worth it: {why} (estimated)")
+    if part is plan:
+        return Verdict(plan)
+    declined = f"{reused_tokens(plan) - reused_tokens(part)} tokens in {len(losing)} of {len(costs)} runs"
+    return Verdict(part, f"not worth it: {declined} would take longer to fetch than to compute (estimated)")
 
 
 @dataclass
@@ -157,7 +118,7 @@ class Costs:
         if again:
             return plan
         self.counters.add("declined_hits")
-        self.counters.add("declined_tokens", _reused(plan) - _reused(verdict.plan))
+        self.counters.add("declined_tokens", reused_tokens(plan) - reused_tokens(verdict.plan))
         return verdict.plan.noting(verdict.reason)
 
     def observe(self, report: ReuseReport, seconds: float) -> None:
@@ -188,15 +149,7 @@ def _saved_s(model: CostModel, report: ReuseReport) -> float:
     return prefill_s - sum(report.stages_s.get(stage, 0.0) for stage in ("fetch", "repair"))
 
 
-def _reused(plan: Plan) -> int:
-    return sum(len(piece.target) for piece in plan.reuse)
-
-
-def _within(inner: Span, outer: Span) -> bool:
-    return outer.start <= inner.start and inner.end <= outer.end
-
-
-def _without(plan: Plan, spans: list[Span], gaps: bool) -> Plan:
-    kept = tuple(p for p in plan.reuse if not any(_within(p.target, span) for span in spans))
-    part = replace(plan, reuse=kept)
+def _without(plan: Plan, dropped: Iterable[RunCost], gaps: bool) -> Plan:
+    starts = {piece.target.start for run in dropped for piece in run.pieces}
+    part = replace(plan, reuse=tuple(piece for piece in plan.reuse if piece.target.start not in starts))
     return part if gaps else part.leading()
