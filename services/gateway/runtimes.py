@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import PurePath
@@ -111,8 +111,13 @@ class Runtimes:
         with self._lock:
             return sum(runtime.in_flight for runtime in self._runtimes)
 
-    def seat(self, model: str) -> Seat:
-        """Take a place at the runtime of ``model`` with the fewest requests. May ask runtimes, and take seconds.
+    def seat(self, model: str, tried: Collection[str] = ()) -> Seat:
+        """Take a place at the runtime of ``model`` with the fewest requests.
+
+        Parameters
+        ----------
+        tried
+            Addresses of runtimes that failed this request already.
 
         Raises
         ------
@@ -123,10 +128,8 @@ class Runtimes:
         BusyError
             If as many requests as may be are being served.
         """
-        if not self.models():
-            self.refresh()
         with self._lock:
-            runtime = self._choose(model)
+            runtime = self._choose(model, tried)
             if sum(one.in_flight for one in self._runtimes) >= self.max_requests:
                 raise BusyError(f"{self.max_requests} requests are being served already; try again later")
             runtime.in_flight += 1
@@ -148,17 +151,18 @@ class Runtimes:
             client.close()
         self.executor.shutdown(wait=False, cancel_futures=True)
 
-    def _choose(self, model: str) -> Runtime:
+    def _choose(self, model: str, tried: Collection[str]) -> Runtime:
         known = [runtime for runtime in self._runtimes if runtime.info is not None]
-        if not known:
+        fitting = [r for r in known if r.info and model in (r.info.model, public_name(r.info.model))]
+        left = [runtime for runtime in fitting if runtime.address not in tried]
+        if not known or (fitting and not left):
             raise RuntimeUnavailableError(
                 f"no runtime answers at {', '.join(self.addresses)}; start one with: kvboost serve-runtime"
             )
-        fitting = [r for r in known if r.info and model in (r.info.model, public_name(r.info.model))]
         if not fitting:
             served = ", ".join(sorted({public_name(r.info.model) for r in known if r.info}))
             raise UnknownModelError(f"model {model!r} is not served here; choose one of {served}")
-        return min(fitting, key=lambda runtime: runtime.in_flight)
+        return min(left, key=lambda runtime: runtime.in_flight)
 
 
 def public_name(model: str) -> str:

@@ -97,8 +97,7 @@ async def _whole(form: AnswerForm, events: Events) -> dict[str, Any]:
             pieces.append(event.text)
             if isinstance(event, Finish):
                 finish = event
-    if finish is None:
-        raise RuntimeUnavailableError(f"the answer broke off after {len(pieces)} tokens; ask again")
+    assert finish is not None  # or the events would have ended with an error
     return form.whole("".join(pieces), finish)
 
 
@@ -133,17 +132,43 @@ def _of_event(form: AnswerForm, event: TokenPiece | Finish) -> Iterator[dict[str
 
 
 async def _events(gateway: Gateway, ask: Ask, form: AnswerForm, request: Request) -> Events:
-    """Yield what a runtime answers, and count it however it ends."""
-    arrived_s, started_s = time.time(), time.perf_counter()
+    """Yield what a runtime answers; one that fails before its first event is left for the next."""
     if not gateway.runtimes.models():
         await asyncio.to_thread(gateway.runtimes.refresh)
-    seat = gateway.runtimes.seat(ask.model)
-    outcome, finish = "cancelled", None
+    tried: dict[str, RuntimeUnavailableError] = {}
+    while True:
+        try:
+            seat = gateway.runtimes.seat(ask.model, tried)
+        except RuntimeUnavailableError:
+            if not tried:
+                raise
+            raise next(reversed(tried.values())) from None
+        begun = False
+        try:
+            async with aclosing(_counted(gateway, ask, form, seat, request)) as events:
+                async for event in events:
+                    begun = True
+                    yield event
+            return
+        except RuntimeUnavailableError as error:
+            if begun:
+                raise
+            tried[seat.address] = error
+
+
+async def _counted(gateway: Gateway, ask: Ask, form: AnswerForm, seat: Seat, request: Request) -> Events:
+    """Yield what the runtime of ``seat`` answers, and count it however it ends."""
+    arrived_s, started_s = time.time(), time.perf_counter()
+    outcome, finish, tokens = "cancelled", None, 0
     try:
-        async for event in while_connected(_asked(gateway, ask, seat), request.receive):
-            if isinstance(event, Finish):
-                outcome, finish = "ok", event
-            yield event
+        async with aclosing(while_connected(_asked(gateway, ask, seat), request.receive)) as events:
+            async for event in events:
+                if isinstance(event, Finish):
+                    outcome, finish = "ok", event
+                tokens += 1
+                yield event
+        if finish is None:
+            raise RuntimeUnavailableError(f"the answer of {seat.address} broke off after {tokens} tokens; ask again")
     except (CallerGoneError, asyncio.CancelledError, GeneratorExit):
         raise
     except Exception:
