@@ -38,6 +38,7 @@ def build_cache(cache: CacheConfig, client: ClientConfig, embedder: EmbedderConf
             match_timeout_s=client.match_timeout_s,
             fetch_timeout_s=client.fetch_timeout_s,
             put_timeout_s=client.put_timeout_s,
+            shared_memory=client.shared_memory,
         )
     from kvboost.index import LocalCache
 

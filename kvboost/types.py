@@ -35,6 +35,14 @@ class Tier(StrEnum):
     COMPUTED = "computed"
 
 
+class Handover(StrEnum):
+    """How fetched K/V came here: they were here, were mapped, or were sent."""
+
+    IN_PROCESS = "in process"
+    SHARED_MEMORY = "shared memory"
+    FRAMES = "frames"
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Span:
     """Half-open range ``[start, end)`` of token positions; never empty."""
@@ -223,6 +231,7 @@ class ChunkKV:
     chunk_id: int
     payload: Buffer
     checksum: int
+    handover: Handover = Handover.IN_PROCESS
 
     def verified(self) -> memoryview:
         """Return the payload as bytes after checking it against the checksum.

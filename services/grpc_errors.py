@@ -53,6 +53,10 @@ def _guarded(handler: Any, method: str) -> Any:
         with _errors_to_statuses(context, method):
             yield from behaviour(parsed(request), context)
 
+    # gRPC runs a handler that brings a thread pool in that one.
+    if (pool := getattr(behaviour, "experimental_thread_pool", None)) is not None:
+        stream.experimental_thread_pool = pool  # type: ignore[attr-defined]
+
     make = {
         (False, False): grpc.unary_unary_rpc_method_handler,
         (False, True): grpc.unary_stream_rpc_method_handler,

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from kvboost.client.frames import Frame
+from kvboost.client.lease import Lease
 from kvboost.errors import DataLossError, TruncatedStreamError
-from kvboost.types import ChunkKV
+from kvboost.types import ChunkKV, Handover
 
 
 def fill(frames: Iterator[Frame], first: Frame | None, chunk: int, nbytes: int) -> memoryview:
@@ -46,10 +47,15 @@ def fill(frames: Iterator[Frame], first: Frame | None, chunk: int, nbytes: int) 
     return view.toreadonly()
 
 
-def chunks(frames: Iterator[Frame]) -> Iterator[ChunkKV]:
-    """Yield whole chunks of a Fetch stream; errors as of :func:`fill`."""
+def chunks(frames: Iterator[Frame], lease: Lease | None = None) -> Iterator[ChunkKV]:
+    """Yield whole chunks of a Fetch stream; errors as of :func:`fill` and :meth:`Lease.chunks`."""
     for first in frames:
+        if first.handles:
+            if lease is None:
+                raise DataLossError("the server sent handles to a client without a lease; fetch again")
+            yield from lease.chunks(first.handles)
+            continue
         if first.total_bytes == 0:
             raise DataLossError(f"the first frame of chunk {first.chunk} announces no total_bytes; fetch it again")
         payload = fill(frames, first, first.chunk, first.total_bytes)
-        yield ChunkKV(first.chunk, payload, first.checksum)
+        yield ChunkKV(first.chunk, payload, first.checksum, Handover.FRAMES)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from kvboost.client import assemble, convert, convert_figures, frames
+from kvboost.client.lease import Lease
+from kvboost.client.lease_keeper import LeaseKeeper
 from kvboost.client.transport import Part, Transport
-from kvboost.errors import InputError, UnknownNamespaceError
+from kvboost.errors import CacheUnavailableError, InputError, UnknownNamespaceError
 from kvboost.types import (
     CacheInfo,
     CacheStats,
     ChunkKV,
+    Handover,
     MatchQuery,
     MatchResult,
     Namespace,
@@ -46,6 +50,9 @@ class CacheClient:
         Deadline of a whole fetch; the caller's own work between two chunks counts.
     put_timeout_s
         Deadline for each 64 MiB of a put.
+    shared_memory
+        Whether fetched K/V are read where the server keeps them, without a copy, when it runs on this host with its
+        files in sight. False, or wherever that fails: they are sent.
 
     Raises
     ------
@@ -63,6 +70,7 @@ class CacheClient:
         match_timeout_s: float = 10.0,
         fetch_timeout_s: float = 30.0,
         put_timeout_s: float = 60.0,
+        shared_memory: bool = True,
     ) -> None:
         self._timeout_s = _positive("timeout_s", timeout_s)
         self._match_timeout_s = _positive("match_timeout_s", match_timeout_s)
@@ -71,11 +79,22 @@ class CacheClient:
         self._transport = Transport(address)
         self._lock = threading.Lock()
         self._opened: dict[str, tuple[Namespace, CacheInfo]] = {}
+        self._leases = LeaseKeeper(self._transport.lease, shared_memory)
+        self._handover: Handover | None = None
+        # The lease's thread would keep the connection of a client that was forgotten without being closed.
+        weakref.finalize(self, self._leases.close)
 
     @property
     def address(self) -> str:
         """Where the cache is, as gRPC was told."""
         return self._transport.address
+
+    @property
+    def handover(self) -> Handover:
+        """How the last fetched K/V came here; before the first, how they would."""
+        if self._handover is None:
+            return Handover.FRAMES if self._leases.current() is None else Handover.SHARED_MEMORY
+        return self._handover
 
     def describe(self) -> CacheInfo:
         """Ask what the cache is, without opening a namespace."""
@@ -96,16 +115,21 @@ class CacheClient:
         return convert.result_from_proto(response)
 
     def fetch(self, namespace: str, chunk_ids: Sequence[int]) -> Iterator[ChunkKV]:
-        """Yield the K/V of the chunks that are still there, in the order asked."""
-        request = pb.FetchRequest(namespace=namespace, chunk_ids=chunk_ids)
+        """Yield the K/V of the chunks that are still there, in the order asked, in one round trip."""
 
         def first() -> tuple[Iterator[ChunkKV], ChunkKV | None]:
-            stream = assemble.chunks(self._transport.fetch(request, self._fetch_timeout_s))
-            return stream, next(stream, None)
+            lease = self._leases.current()
+            if lease is not None:
+                try:
+                    return self._first(namespace, chunk_ids, lease)
+                except CacheUnavailableError as error:
+                    self._leases.drop(lease, error)
+            return self._first(namespace, chunk_ids, None)
 
         # A server knows the namespace or refuses before the first frame.
         stream, chunk = self._reopening(namespace, first)
         while chunk is not None:
+            self._handover = chunk.handover
             yield chunk
             chunk = next(stream, None)
 
@@ -143,7 +167,16 @@ class CacheClient:
 
     def close(self) -> None:
         """Close the connection; later calls raise :class:`~kvboost.errors.CacheUnavailableError`."""
+        self._leases.close()
         self._transport.close()
+
+    def _first(
+        self, namespace: str, chunk_ids: Sequence[int], lease: Lease | None
+    ) -> tuple[Iterator[ChunkKV], ChunkKV | None]:
+        """Begin a fetch; return its first chunk and the stream of the others."""
+        request = pb.FetchRequest(namespace=namespace, chunk_ids=chunk_ids, lease=lease.name if lease else None)
+        stream = assemble.chunks(self._transport.fetch(request, self._fetch_timeout_s), lease)
+        return stream, next(stream, None)
 
     def _put_batch(self, request: PutRequest, batch: Sequence[NewChunk]) -> PutReceipt:
         header = pb.PutHeader(

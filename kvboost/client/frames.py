@@ -7,7 +7,7 @@ written, and a view of the received bytes when read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
@@ -32,6 +32,7 @@ class Frame:
     data: Buffer
     total_bytes: int = 0
     checksum: int = 0
+    handles: Sequence[cache_pb2.Handle] = ()
 
 
 def split(chunk: int, payload: Buffer, checksum: int | None = None) -> Iterator[Frame]:
@@ -45,8 +46,10 @@ def split(chunk: int, payload: Buffer, checksum: int | None = None) -> Iterator[
             yield Frame(chunk, offset, data)
 
 
-def encode(frame: Frame) -> bytes:
+def encode(frame: Frame | cache_pb2.Frame) -> bytes:
     """Return ``frame`` as a serialised ``kvboost.v1.Frame``."""
+    if isinstance(frame, cache_pb2.Frame):
+        return frame.SerializeToString()
     return b"".join(_parts(frame))
 
 
@@ -117,7 +120,7 @@ def _decode(view: memoryview) -> Frame:
         head = cache_pb2.Frame.FromString(bytes(small))
     except DecodeError as error:
         raise InputError("a frame is not a kvboost.v1.Frame message") from error
-    return Frame(head.chunk, head.offset, data, head.total_bytes, head.checksum)
+    return Frame(head.chunk, head.offset, data, head.total_bytes, head.checksum, head.handles)
 
 
 def _fields(view: memoryview) -> Iterator[tuple[int, int, memoryview | None]]:

@@ -51,6 +51,7 @@ class Transport:
             request_serializer=pb.FetchRequest.SerializeToString,
             response_deserializer=frames.decode,
         )
+        self._lease: Callable[..., Any] = stub.Lease
         self._put: Callable[..., pb.PutResponse] = self._channel.stream_unary(
             "/kvboost.v1.CacheService/Put",
             request_serializer=frames.encode_put,
@@ -85,6 +86,11 @@ class Transport:
                 yield from call
             finally:
                 call.cancel()
+
+    def lease(self, requests: Iterator[pb.LeaseRequest]) -> Any:
+        """Start a ``Lease``; return gRPC's own call object, which has no deadline."""
+        with self._failures():
+            return self._lease(requests)
 
     def put(self, parts: Iterator[Part], timeout_s: float) -> pb.PutResponse:
         """Send the parts of a ``Put``."""

@@ -18,6 +18,7 @@ from kvboost.errors import (
 from kvboost.index.lookup import HashMatches, Lookup
 from kvboost.index.nominate import Nominator
 from kvboost.index.offers import Offer, check_offers
+from kvboost.index.payloads import PayloadAllocator, ProcessMemory, copied_in
 from kvboost.index.store import PayloadStore
 from kvboost.index.table import Entry, NamespaceTable, Verdict
 from kvboost.index.worker import EmbeddingReport
@@ -55,6 +56,8 @@ class LocalCache:
         Chunks per call of the embedder in the background.
     max_waiting_embeddings
         Chunks that may wait for it; more are stored without a vector, and counted.
+    allocator
+        Where payloads lie; None for ordinary memory. It is closed with the cache.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class LocalCache:
         *,
         embed_batch: int = 16,
         max_waiting_embeddings: int = 8192,
+        allocator: PayloadAllocator | None = None,
     ) -> None:
         for name, value in (
             ("max_bytes", max_bytes),
@@ -81,6 +85,7 @@ class LocalCache:
         self._tables: dict[str, NamespaceTable] = {}
         self._owners: dict[int, NamespaceTable] = {}
         self._store = PayloadStore(max_bytes)
+        self._allocator = allocator or ProcessMemory()
         self._nominator = Nominator(embedder, self._lock, embed_batch, max_waiting_embeddings)
         self._closed = False
 
@@ -138,6 +143,7 @@ class LocalCache:
             self._check_open()
             table = self._tables.pop(namespace, None)
             dropped = sum(self._remove(i) for i in table.chunk_ids) if table is not None else 0
+        self._allocator.forget(namespace)
         self._nominator.forget(namespace)
         return dropped
 
@@ -158,6 +164,7 @@ class LocalCache:
             self._owners.clear()
             self._store.clear()
         self._nominator.close()
+        self._allocator.close()
 
     def flush(self, timeout_s: float | None = None) -> bool:
         """Wait until the chunks stored so far are embedded; return False if ``timeout_s`` ran out first."""
@@ -192,7 +199,7 @@ class LocalCache:
             verdict, _ = self._judge(self._table(namespace), offer)
         if verdict in (Verdict.DUPLICATE, Verdict.OVER_VARIANTS):
             return verdict
-        payload = bytes(memoryview(offer.chunk.payload))
+        payload = copied_in(self._allocator, namespace, offer.chunk.payload, self._evict_one)
         payload_checksum = checksum(payload)
         with self._lock:
             table = self._table(namespace)
@@ -205,13 +212,20 @@ class LocalCache:
             for evicted in self._store.put(
                 ChunkKV(chunk_id, payload, payload_checksum), offer.nbytes, (namespace, offer.content)
             ):
-                self._owners[evicted].evicted_chunks += 1
-                self._forget(evicted)
+                self._forget_evicted(evicted)
             self._owners[chunk_id] = table
             vector_id = table.add(Entry(offer.donor(chunk_id), offer.content, offer.nbytes))
         if vector_id is not None:
             self._nominator.submit(table, vector_id, offer.chunk.text)
         return "stored"
+
+    def _evict_one(self) -> bool:
+        """Make room in the memory that payloads lie in; return False if nothing is left to evict."""
+        with self._lock:
+            evicted = self._store.evict()
+            if evicted is not None:
+                self._forget_evicted(evicted)
+        return evicted is not None
 
     def _judge(self, table: NamespaceTable, offer: Offer) -> tuple[Verdict, int | None]:
         history = (offer.parent_hash, offer.prefix_hash)
@@ -228,6 +242,10 @@ class LocalCache:
             return False
         self._forget(chunk_id)
         return True
+
+    def _forget_evicted(self, chunk_id: int) -> None:
+        self._owners[chunk_id].evicted_chunks += 1
+        self._forget(chunk_id)
 
     def _forget(self, chunk_id: int) -> None:
         self._owners.pop(chunk_id).remove(chunk_id)

@@ -34,8 +34,8 @@ class PayloadStore:
     """Payloads by chunk id, never more than ``max_bytes`` of them.
 
     Payloads only are counted: tables and vectors come on top. A reader holds a reference to the immutable
-    payload, so an eviction beside it is safe, and its memory goes when the last reader lets go. Not safe for use
-    from several threads: the cache's lock guards it.
+    payload, so an eviction beside it is safe, and its memory is free again when the last reader lets go. Not safe
+    for use from several threads: the cache's lock guards it.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -98,6 +98,10 @@ class PayloadStore:
             return False
         self.used_bytes -= slot.nbytes
         return True
+
+    def evict(self) -> int | None:
+        """Remove the chunk whose turn it is; return its id, or None if the store is empty."""
+        return self._evict_one() if len(self) else None
 
     def clear(self) -> None:
         """Forget everything."""

@@ -145,26 +145,70 @@ class MatchResponse(_message.Message):
     def __init__(self, donors: _Optional[_Iterable[_Union[Donor, _Mapping]]] = ..., matches: _Optional[_Iterable[_Union[Match, _Mapping]]] = ..., embedded_chunks: _Optional[int] = ..., spared_chunks: _Optional[int] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
-    __slots__ = ("namespace", "chunk_ids")
+    __slots__ = ("namespace", "chunk_ids", "lease")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     CHUNK_IDS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     chunk_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, namespace: _Optional[str] = ..., chunk_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    lease: str
+    def __init__(self, namespace: _Optional[str] = ..., chunk_ids: _Optional[_Iterable[int]] = ..., lease: _Optional[str] = ...) -> None: ...
+
+class Handle(_message.Message):
+    __slots__ = ("chunk", "pin", "segment", "offset", "nbytes", "generation", "checksum")
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    PIN_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    NBYTES_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    chunk: int
+    pin: int
+    segment: str
+    offset: int
+    nbytes: int
+    generation: int
+    checksum: int
+    def __init__(self, chunk: _Optional[int] = ..., pin: _Optional[int] = ..., segment: _Optional[str] = ..., offset: _Optional[int] = ..., nbytes: _Optional[int] = ..., generation: _Optional[int] = ..., checksum: _Optional[int] = ...) -> None: ...
+
+class LeaseRequest(_message.Message):
+    __slots__ = ("released", "held")
+    RELEASED_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    released: _containers.RepeatedScalarFieldContainer[int]
+    held: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, released: _Optional[_Iterable[int]] = ..., held: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class LeaseResponse(_message.Message):
+    __slots__ = ("lease", "directory", "proof_file", "proof", "pin_s")
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FILE_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    PIN_S_FIELD_NUMBER: _ClassVar[int]
+    lease: str
+    directory: str
+    proof_file: str
+    proof: bytes
+    pin_s: float
+    def __init__(self, lease: _Optional[str] = ..., directory: _Optional[str] = ..., proof_file: _Optional[str] = ..., proof: _Optional[bytes] = ..., pin_s: _Optional[float] = ...) -> None: ...
 
 class Frame(_message.Message):
-    __slots__ = ("chunk", "total_bytes", "offset", "checksum", "data")
+    __slots__ = ("chunk", "total_bytes", "offset", "checksum", "handles", "data")
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    HANDLES_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     chunk: int
     total_bytes: int
     offset: int
     checksum: int
+    handles: _containers.RepeatedCompositeFieldContainer[Handle]
     data: bytes
-    def __init__(self, chunk: _Optional[int] = ..., total_bytes: _Optional[int] = ..., offset: _Optional[int] = ..., checksum: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, chunk: _Optional[int] = ..., total_bytes: _Optional[int] = ..., offset: _Optional[int] = ..., checksum: _Optional[int] = ..., handles: _Optional[_Iterable[_Union[Handle, _Mapping]]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class ChunkHeader(_message.Message):
     __slots__ = ("span", "exact", "text", "nbytes", "checksum")

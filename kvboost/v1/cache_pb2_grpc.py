@@ -54,6 +54,11 @@ class CacheServiceStub(object):
                 request_serializer=kvboost_dot_v1_dot_cache__pb2.PutRequest.SerializeToString,
                 response_deserializer=kvboost_dot_v1_dot_cache__pb2.PutResponse.FromString,
                 _registered_method=True)
+        self.Lease = channel.stream_stream(
+                '/kvboost.v1.CacheService/Lease',
+                request_serializer=kvboost_dot_v1_dot_cache__pb2.LeaseRequest.SerializeToString,
+                response_deserializer=kvboost_dot_v1_dot_cache__pb2.LeaseResponse.FromString,
+                _registered_method=True)
         self.Evict = channel.unary_unary(
                 '/kvboost.v1.CacheService/Evict',
                 request_serializer=kvboost_dot_v1_dot_cache__pb2.EvictRequest.SerializeToString,
@@ -102,6 +107,14 @@ class CacheServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Lease(self, request_iterator, context):
+        """Lets a client on the same host read K/V where they lie. One stream a client: the server's first message says
+        where; the client's messages say what it has read. The end of the stream, however it comes, ends every pin.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Evict(self, request, context):
         """Removes chunks.
         """
@@ -145,6 +158,11 @@ def add_CacheServiceServicer_to_server(servicer, server):
                     servicer.Put,
                     request_deserializer=kvboost_dot_v1_dot_cache__pb2.PutRequest.FromString,
                     response_serializer=kvboost_dot_v1_dot_cache__pb2.PutResponse.SerializeToString,
+            ),
+            'Lease': grpc.stream_stream_rpc_method_handler(
+                    servicer.Lease,
+                    request_deserializer=kvboost_dot_v1_dot_cache__pb2.LeaseRequest.FromString,
+                    response_serializer=kvboost_dot_v1_dot_cache__pb2.LeaseResponse.SerializeToString,
             ),
             'Evict': grpc.unary_unary_rpc_method_handler(
                     servicer.Evict,
@@ -270,6 +288,33 @@ class CacheService(object):
             '/kvboost.v1.CacheService/Put',
             kvboost_dot_v1_dot_cache__pb2.PutRequest.SerializeToString,
             kvboost_dot_v1_dot_cache__pb2.PutResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Lease(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/kvboost.v1.CacheService/Lease',
+            kvboost_dot_v1_dot_cache__pb2.LeaseRequest.SerializeToString,
+            kvboost_dot_v1_dot_cache__pb2.LeaseResponse.FromString,
             options,
             channel_credentials,
             insecure,

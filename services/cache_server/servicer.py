@@ -7,11 +7,13 @@ from collections.abc import Iterator
 import grpc
 
 from kvboost.client import convert, convert_figures, frames
-from kvboost.errors import InputError
+from kvboost.errors import InputError, QuotaError
 from kvboost.protocols import ChunkCache
 from kvboost.types import CacheInfo
 from kvboost.v1 import cache_pb2 as pb
 
+from .lease_streams import LeaseStreams
+from .leases import Leases
 from .staging import Staging, read_chunks, read_header
 
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name["CacheService"].full_name
@@ -26,12 +28,16 @@ class CacheServicer:
         Answers every call. Stays the caller's to close.
     info
         What a caller is told that opens no namespace.
+    leases
+        For clients on this host, if the cache keeps its payloads in shared memory; None sends everybody frames.
     """
 
-    def __init__(self, cache: ChunkCache, info: CacheInfo) -> None:
+    def __init__(self, cache: ChunkCache, info: CacheInfo, leases: Leases | None = None) -> None:
         self._cache = cache
         self._info = info
         self._staging = Staging(info.max_bytes)
+        self._leases = leases
+        self._streams = LeaseStreams(leases) if leases is not None else None
 
     def register(self, server: grpc.Server) -> None:
         """Add this service to ``server``."""
@@ -43,9 +49,19 @@ class CacheServicer:
             "Put": grpc.stream_unary_rpc_method_handler(self.put, frames.decode_put, pb.PutResponse.SerializeToString),
             "Evict": unary(self.evict, pb.EvictRequest.FromString, pb.EvictResponse.SerializeToString),
             "Drop": unary(self.drop, pb.DropRequest.FromString, pb.DropResponse.SerializeToString),
+            "Lease": grpc.stream_stream_rpc_method_handler(
+                self._streams if self._streams is not None else _no_lease,
+                pb.LeaseRequest.FromString,
+                pb.LeaseResponse.SerializeToString,
+            ),
             "Stats": unary(self.stats, pb.StatsRequest.FromString, pb.StatsResponse.SerializeToString),
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, handlers),))
+
+    def close(self) -> None:
+        """End the leases, so that a server that stops does not wait for clients that are idle."""
+        if self._streams is not None:
+            self._streams.close()
 
     def describe(self, request: pb.DescribeRequest, context: grpc.ServicerContext) -> pb.DescribeResponse:
         """Open the namespace, if there is one."""
@@ -58,10 +74,15 @@ class CacheServicer:
         """Find donors."""
         return convert.result_to_proto(self._cache.match(convert.query_from_proto(request)))
 
-    def fetch(self, request: pb.FetchRequest, context: grpc.ServicerContext) -> Iterator[frames.Frame]:
-        """Stream chunks for as long as the caller is there and its deadline has not passed."""
+    def fetch(self, request: pb.FetchRequest, context: grpc.ServicerContext) -> Iterator[frames.Frame | pb.Frame]:
+        """Tell where chunks lie, or stream them while the caller is there and its deadline has not passed."""
         _check_namespace(request.namespace)
-        for chunk in self._cache.fetch(request.namespace, request.chunk_ids):
+        chunks = self._cache.fetch(request.namespace, request.chunk_ids)
+        if request.lease and self._leases is not None:
+            handles, chunks = self._leases.pin(request.lease, chunks)
+            if handles:
+                yield pb.Frame(handles=handles)
+        for chunk in chunks:
             for frame in frames.split(chunk.chunk_id, chunk.payload, chunk.checksum):
                 if not context.is_active():
                     return
@@ -71,6 +92,8 @@ class CacheServicer:
         """Take chunks; nothing is stored unless all of them arrived whole."""
         header = read_header(parts)
         _check_namespace(header.namespace)
+        if self._leases is not None:
+            self._leases.expire()
         with self._staging.hold(sum(chunk.nbytes for chunk in header.chunks)):
             receipt = self._cache.put(read_chunks(header, parts))
         return pb.PutResponse(receipt=convert_figures.receipt_to_proto(receipt))
@@ -88,6 +111,10 @@ class CacheServicer:
     def stats(self, request: pb.StatsRequest, context: grpc.ServicerContext) -> pb.StatsResponse:
         """Tell the figures."""
         return pb.StatsResponse(stats=convert_figures.stats_to_proto(self._cache.stats()))
+
+
+def _no_lease(requests: object, context: object) -> Iterator[pb.LeaseResponse]:
+    raise QuotaError("this cache keeps its K/V in memory of its own; fetch without a lease")
 
 
 def _check_namespace(key: str) -> None:

@@ -24,7 +24,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
     from ..cache_server import SERVICE_NAME, CacheServicer
-    from ..cache_server.build import build_served_cache
+    from ..cache_server.build import build_arena, build_leases, build_served_cache
+    from ..cache_server.leases import MAX_LEASES
     from ..grpc_server import start_server, stop_requested
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -38,8 +39,9 @@ def run(args: argparse.Namespace) -> int:
         embedder__model=args.embedder,
     ).config
     addresses = listen_addresses(config.server.cache_address, config.server.cache_unix, no_tcp=args.no_tcp)
-    cache, info = build_served_cache(config)
-    servicer = CacheServicer(cache, info)
+    arena = build_arena(config.cache)
+    cache, info = build_served_cache(config, arena)
+    servicer = CacheServicer(cache, info, build_leases(arena, config.cache.max_bytes))
     try:
         with stop_requested() as asked:
             server = start_server(
@@ -47,10 +49,11 @@ def run(args: argparse.Namespace) -> int:
                 [SERVICE_NAME],
                 addresses,
                 workers=config.server.max_workers,
-                max_concurrent_rpcs=8 * config.server.max_workers,
+                max_concurrent_rpcs=8 * config.server.max_workers + MAX_LEASES,
             )
             print("listening on " + " and ".join(map(str, server.addresses)), flush=True)
             asked.wait()
+            servicer.close()
             server.stop()
     finally:
         cache.close()

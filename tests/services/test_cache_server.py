@@ -80,7 +80,7 @@ def test_a_chunk_of_ten_times_the_message_limit_goes_both_ways(tmp_path: Path) -
 
 def test_kill_in_the_middle_of_a_fetch_is_noticed() -> None:
     with cache_server() as server:
-        client = CacheClient(server.address)
+        client = CacheClient(server.address, shared_memory=False)
         stream = client.fetch(LARGE.key, put_large(client, 3))
         next(stream).verified()
         server.kill()

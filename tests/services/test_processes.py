@@ -28,8 +28,8 @@ FETCH_BYTES = 40_000  # more than look-ups say, less than the K/V of any prompt 
 
 @dataclass
 class Cluster:
-    """One cache server, restarted at will, and runtimes on it: ``a`` through a proxy, ``b`` directly, and ``other``
-    with another model."""
+    """One cache server, restarted at will, and runtimes on it: ``a`` through a proxy and without shared memory, ``b``
+    directly and with it, and ``other`` with another model."""
 
     stack: ExitStack
     cache: RunningServer
@@ -71,6 +71,8 @@ def save(folder: Path, seed: int) -> Path:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("models")
     one, two = save(folder / "one", 0), save(folder / "two", 1)
+    frames = folder / "frames.toml"
+    frames.write_text("[client]\nshared_memory = false\n")
     with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))  # what the start-up gate finds is not the user's
         cache = stack.enter_context(cache_server())
@@ -79,7 +81,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         cluster = Cluster(stack, cache, proxy)
         cluster.runtimes = stack.enter_context(
             together(
-                runtime_server(proxy.address, one),
+                runtime_server(proxy.address, one, "--config", str(frames)),
                 runtime_server(cache.address, one),
                 runtime_server(cache.address, two),
             )

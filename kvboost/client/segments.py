@@ -1,0 +1,76 @@
+"""Files of the cache server, mapped to read."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from kvboost.errors import CacheUnavailableError
+from kvboost.v1 import cache_pb2 as pb
+
+# Where the server keeps the number that says whose the bytes are: so many bytes before a payload.
+GENERATION_BYTES = 64
+_GENERATION = struct.Struct("<Q")
+
+
+class SegmentMaps:
+    """Maps the segments of one directory as handles name them. Not safe for use from several threads.
+
+    A mapping is kept until its file is gone, and its memory until the last view of it is: nothing that the server
+    does, ending included, takes it away.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._maps: dict[str, mmap.mmap] = {}
+
+    def view(self, handle: pb.Handle) -> npt.NDArray[np.uint8]:
+        """Return the bytes that ``handle`` names, read-only and not copied.
+
+        Raises
+        ------
+        CacheUnavailableError
+            If they are not there.
+        """
+        memory = self._map(handle.segment)
+        if not GENERATION_BYTES <= handle.offset <= handle.offset + handle.nbytes <= len(memory):
+            raise CacheUnavailableError(f"segment {handle.segment} ends before the chunk that it should hold")
+        if generation(memory, handle) != handle.generation:
+            raise CacheUnavailableError(f"segment {handle.segment} holds another chunk by now")
+        return np.frombuffer(memory, np.uint8, handle.nbytes, handle.offset)
+
+    def holds(self, handle: pb.Handle) -> bool:
+        """Return whether the bytes are still those of the chunk that ``handle`` names."""
+        return generation(self._map(handle.segment), handle) == handle.generation
+
+    def forget_gone(self) -> None:
+        """Let go of the mappings whose files were removed, or they would keep the memory."""
+        for name in [name for name in self._maps if not (self._directory / name).exists()]:
+            del self._maps[name]
+
+    def _map(self, name: str) -> mmap.mmap:
+        known = self._maps.get(name)
+        if known is not None:
+            return known
+        if Path(name).name != name:
+            raise CacheUnavailableError(f"segment {name!r} is no name of a file")
+        try:
+            file = os.open(self._directory / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                self._maps[name] = mmap.mmap(file, 0, access=mmap.ACCESS_READ)
+            finally:
+                os.close(file)
+        except (OSError, ValueError) as error:
+            raise CacheUnavailableError(f"segment {name} of the cache server cannot be mapped: {error}") from error
+        return self._maps[name]
+
+
+def generation(memory: mmap.mmap, handle: pb.Handle) -> int:
+    """Return the number that stands before the bytes of ``handle``."""
+    number: int = _GENERATION.unpack_from(memory, handle.offset - GENERATION_BYTES)[0]
+    return number
