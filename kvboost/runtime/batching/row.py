@@ -54,6 +54,7 @@ class Row:
         self._sampler = Sampler(engine.model, request.sampling, request.token_ids) if request.max_new_tokens else None
         self._prefill = Prefill(engine.model, self._prepared.splice, batched)
         self._ttft_s = 0.0
+        self._pass_s: list[float] = []
 
     @property
     def cache(self) -> SlabCache:
@@ -72,9 +73,12 @@ class Row:
 
     def prefill(self, max_tokens: int | None) -> Tensor | None:
         """Compute ``max_tokens`` more of the prompt; return the last one's logits ``[1, vocab]`` when all are done."""
+        start_s = time.perf_counter()
         logits = self._prefill.advance(max_tokens)
+        now_s = time.perf_counter()
+        self._pass_s.append(now_s - start_s)
         if logits is not None:
-            self._ttft_s = time.perf_counter() - self.request.arrived_s
+            self._ttft_s = now_s - self.request.arrived_s
         return logits
 
     def take(self, logits: Tensor, most_likely: int | None = None) -> bool:
@@ -100,6 +104,9 @@ class Row:
         if self.request.skip_cache:
             engine.counters.add("plain_requests")
         else:
+            if len(self._pass_s) == 1:
+                engine.preparer.costs.observe(report, self._pass_s[0])
+            report = engine.preparer.costs.priced(report)
             engine.counters.count(report)
             stored = engine.store(prepared.plan, ids, self.cache)
         if self._watch is not None:
