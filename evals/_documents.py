@@ -10,7 +10,7 @@ from pydoc_data.topics import topics
 from transformers import PreTrainedTokenizerBase
 
 # A title of underlined words, or a reference to another section, reads badly outside its manual.
-_UNDERLINE = re.compile(r"^[*=~^-]{4,}$", re.MULTILINE)
+UNDERLINE = re.compile(r"^[*=~^-]{4,}$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ def own_documents(tokenizer: PreTrainedTokenizerBase, tokens: int) -> list[Docum
     """Return all documents that have about ``tokens`` tokens after cutting at the end of a paragraph, by title."""
     made = []
     for name in sorted(topics):
-        text = _UNDERLINE.sub("", topics[name]).strip()
+        text = UNDERLINE.sub("", topics[name]).strip()
         cut = shortened(tokenizer, text, tokens)
         if cut is not None:
             made.append(Document(name, cut))
