@@ -29,7 +29,6 @@ import numpy as np
 from evals import _arguments
 from evals._arguments import size
 from evals._bench import Bench
-from evals._distilled import DistilledEmbedder
 from evals._embedder_pairs import Chunker, Pair, written
 from evals._embedder_plot import draw
 from evals._main import Eval, Result, run
@@ -39,9 +38,10 @@ from evals._stale_templates import LANGUAGES
 from evals._stale_texts import Texts, read_texts
 from evals._table import table
 from kvboost.assets import embedder_dir
-from kvboost.build import build_segmenter
+from kvboost.build import STATIC_BATCH, build_segmenter
 from kvboost.errors import InputError
 from kvboost.index import SentenceTransformerEmbedder
+from kvboost.index.embedder_static import static_embedder_dir
 from kvboost.protocols import Embedder
 from services.progress import bar, step
 
@@ -92,10 +92,10 @@ def _embedders(bench: Bench, args: argparse.Namespace) -> Iterator[Embedder]:
     yield bench.embedder
     for each in args.compare or ():
         yield SentenceTransformerEmbedder(each)
-    if isinstance(bench.embedder, SentenceTransformerEmbedder):
-        source = bench.config.embedder.model
-        with step("distilling a static embedding"):
-            yield DistilledEmbedder(embedder_dir() if source == "auto" else source)
+    source = bench.config.embedder.model
+    if isinstance(bench.embedder, SentenceTransformerEmbedder) and source != "static":
+        root = static_embedder_dir(embedder_dir(progress=step) if source == "auto" else source, progress=step)
+        yield SentenceTransformerEmbedder(root, device="cpu", batch_size=STATIC_BATCH)
     yield HashedNgrams()
 
 

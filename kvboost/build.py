@@ -11,6 +11,9 @@ from kvboost.protocols import ChunkCache, Embedder, PromptSegmenter
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+STATIC_BATCH = 1024
+"""A static embedding is little more than a look-up: most of a small batch's time is what every batch costs."""
+
 
 def build_embedder(config: EmbedderConfig, progress: Progress | None = None) -> Embedder | None:
     """Return the configured embedder, or None for ``none``. It loads its model at first use.
@@ -24,6 +27,11 @@ def build_embedder(config: EmbedderConfig, progress: Progress | None = None) -> 
         return None
     from kvboost.index import SentenceTransformerEmbedder
 
+    if config.model == "static":
+        from kvboost.index.embedder_static import static_embedder_dir
+
+        root = static_embedder_dir(embedder_dir(progress=progress), progress=progress)
+        return SentenceTransformerEmbedder(root, device="cpu", batch_size=STATIC_BATCH)
     return SentenceTransformerEmbedder(embedder_dir(progress=progress) if config.model == "auto" else config.model)
 
 

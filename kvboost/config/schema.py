@@ -75,7 +75,8 @@ class EmbedderConfig:
     Attributes
     ----------
     model
-        auto (all-MiniLM-L6-v2 from the package registry), a hub id or local directory, or none.
+        auto (all-MiniLM-L6-v2 from the package registry), static (word vectors distilled from it at first use:
+        hundreds of times faster, weaker on paraphrases), a hub id or local directory, or none.
     """
 
     model: str = "auto"

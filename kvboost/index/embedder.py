@@ -81,7 +81,10 @@ class SentenceTransformerEmbedder:
                 convert_to_numpy=True,
                 show_progress_bar=False,
             )
-        return np.ascontiguousarray(rows, dtype=np.float32)
+        found = np.ascontiguousarray(rows, dtype=np.float32)
+        # A static model gives no direction to a text without words, such as a blank line: these are all alike.
+        found[~found.any(axis=1), :1] = 1.0
+        return found
 
     def _model(self) -> SentenceTransformer:
         if self._loaded is None:
