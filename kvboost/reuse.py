@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kvboost.types import Span, Tier
+from kvboost.types import Handover, Span, Tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,8 @@ class ReuseReport:
     saved_s
         Estimated seconds of prefill that reuse saved, less what fetch and repair took; negative where it cost more than
         it saved, None where this machine was not calibrated.
+    handover
+        How the reused K/V came here, the slowest way if there were several; None if none did.
     rows
         The reports of the rows of a batch; empty for a single prompt.
     """
@@ -71,6 +73,7 @@ class ReuseReport:
     similarity: float = 1.0
     spans: tuple[TierSpan, ...] = ()
     saved_s: float | None = None
+    handover: Handover | None = None
     rows: tuple[ReuseReport, ...] = ()
 
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
@@ -36,11 +36,16 @@ class Tier(StrEnum):
 
 
 class Handover(StrEnum):
-    """How fetched K/V came here: they were here, were mapped, or were sent."""
+    """How fetched K/V came here: they were here, were mapped, or were sent. From the quickest to the slowest."""
 
     IN_PROCESS = "in process"
     SHARED_MEMORY = "shared memory"
     FRAMES = "frames"
+
+    @staticmethod
+    def slowest(ways: Iterable[Handover | None]) -> Handover | None:
+        """Return the slowest of ``ways``; None if there is none."""
+        return max((way for way in ways if way is not None), key=list(Handover).index, default=None)
 
 
 @dataclass(frozen=True, slots=True, order=True)

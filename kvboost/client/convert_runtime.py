@@ -18,7 +18,7 @@ from kvboost.client.runtime_types import (
 from kvboost.errors import DataLossError, InputError
 from kvboost.reuse import ReuseReport, TierSpan
 from kvboost.sampling import Sampling
-from kvboost.types import Span, Tier
+from kvboost.types import Handover, Span, Tier
 from kvboost.v1 import runtime_pb2 as pb
 
 Prompt = str | Sequence[ChatMessage] | Sequence[int]
@@ -143,6 +143,7 @@ def report_from_proto(message: pb.ReuseReport) -> ReuseReport:
             for i, s in enumerate(message.spans)
         ),
         saved_s=message.saved_s if message.HasField("saved_s") else None,
+        handover=next((way for way in Handover if way == message.handover), None),
     )
 
 

@@ -12,16 +12,18 @@ from kvboost.runtime.plan import Plan, ReuseSpan
 from kvboost.runtime.rope import Rope, rotate
 from kvboost.runtime.slab import SlabCache
 from kvboost.runtime.support import ModelSupport
-from kvboost.types import ChunkKV
+from kvboost.types import ChunkKV, Handover
 
 
 class Placer:
     """Writes the K/V of one plan's donors into a slab as they arrive.
 
-    Keys are always rotated from the stored original, in one step: repeated rotation would drift.
+    Keys are always rotated from the stored original, in one step: repeated rotation would drift. ``handover`` is the
+    slowest way by which what was placed came here.
     """
 
     def __init__(self, plan: Plan, support: ModelSupport, cache: SlabCache) -> None:
+        self.handover: Handover | None = None
         self._support = support
         self._cache = cache
         self._wanted: dict[int, list[ReuseSpan]] = {}
@@ -46,6 +48,7 @@ class Placer:
                 for piece in pieces:
                     self._place(piece, keys, values)
                 missing.discard(chunk.chunk_id)
+                self.handover = Handover.slowest((self.handover, chunk.handover))
         return missing
 
     def _place(self, piece: ReuseSpan, keys: Tensor, values: Tensor) -> None:

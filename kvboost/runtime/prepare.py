@@ -30,7 +30,7 @@ from kvboost.runtime.slab import HEAD_ROOM_TOKENS, SlabCache
 from kvboost.runtime.splice import Splice, gaps_before_tail
 from kvboost.runtime.support import ModelSupport
 from kvboost.runtime.worth import Costs
-from kvboost.types import MatchQuery, Namespace, Tier
+from kvboost.types import Handover, MatchQuery, Namespace, Tier
 
 
 class Stages:
@@ -61,6 +61,8 @@ class Prepared:
         Positions that had a donor and are recomputed all the same.
     ruling
         The policy that it was prepared under; None for a fallback.
+    handover
+        How the reused K/V came here.
     """
 
     plan: Plan
@@ -70,6 +72,7 @@ class Prepared:
     fallback: str | None = None
     stages: Stages | None = None
     ruling: Ruling | None = None
+    handover: Handover | None = None
 
     def report(self, ttft_s: float) -> ReuseReport:
         """Return the report of this prompt."""
@@ -85,6 +88,7 @@ class Prepared:
             fallback=self.fallback,
             similarity=min((piece.similarity for piece in self.plan.reuse), default=1.0),
             spans=spans,
+            handover=self.handover,
         )
 
 
@@ -144,14 +148,15 @@ class Preparer:
                 self.cache.evict(self.namespace.key, [error.chunk_id])
 
     def _prepare(self, token_ids: Sequence[int], new_tokens: int, ruling: Ruling, stages: Stages) -> Prepared:
-        path = path_of(self.cache)
-        plan = self.costs.weigh(self._plan(token_ids, ruling.policy, stages), ruling.policy, path)
+        plan = self._plan(token_ids, ruling.policy, stages)
+        plan = self.costs.weigh(plan, ruling.policy, path_of(self.cache))
         if not plan.reuse:
             return self._blank(token_ids, new_tokens, stages, None, plan)
         cache = SlabCache(self.support.layout, len(token_ids) + new_tokens + HEAD_ROOM_TOKENS, self.model.device)
         with stages.measure("fetch"):
-            chunks = self.costs.meter.timed(path, self.cache.fetch(self.namespace.key, plan.chunk_ids()))
-            missing = Placer(plan, self.support, cache).place(chunks)
+            chunks = self.costs.meter.timed(self.cache.fetch(self.namespace.key, plan.chunk_ids()))
+            placer = Placer(plan, self.support, cache)
+            missing = placer.place(chunks)
             if missing:
                 plan = plan.without(missing, "evicted between match and fetch")
                 plan = plan if Tier.EXACT in self.support.tiers else plan.leading()
@@ -159,7 +164,8 @@ class Preparer:
         ids = torch.tensor(token_ids, device=self.model.device)
         with stages.measure("repair"):
             selection, ratio = self._select(plan, cache, ids, policy)
-        return self._assemble(plan, cache, ids, selection, ratio, policy, stages)
+        assembled = self._assemble(plan, cache, ids, selection, ratio, policy, stages)
+        return replace(assembled, handover=placer.handover)
 
     def _plan(self, token_ids: Sequence[int], policy: ReusePolicy, stages: Stages) -> Plan:
         with stages.measure("segment"):

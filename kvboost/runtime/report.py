@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from kvboost.reuse import ReuseReport, TierSpan
 from kvboost.runtime.plan import Plan
-from kvboost.types import Span, Tier
+from kvboost.types import Handover, Span, Tier
 
 
 class ReuseCounters:
@@ -78,5 +78,6 @@ def merge(rows: Sequence[ReuseReport], ttft_s: float) -> ReuseReport:
         declined=tuple(dict.fromkeys(reason for row in rows for reason in row.declined)),
         fallback=next((row.fallback for row in rows if row.fallback is not None), None),
         similarity=min(row.similarity for row in rows),
+        handover=Handover.slowest(row.handover for row in rows),
         rows=tuple(rows),
     )

@@ -183,7 +183,7 @@ class TierSpan(_message.Message):
     def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ..., tier: _Optional[_Union[_cache_pb2.Tier, str]] = ..., similarity: _Optional[float] = ..., repaired: bool = ...) -> None: ...
 
 class ReuseReport(_message.Message):
-    __slots__ = ("prompt_tokens", "tokens_by_tier", "recomputed_tokens", "ttft_s", "stages_s", "declined", "fallback", "similarity", "spans", "recompute_ratio", "saved_s")
+    __slots__ = ("prompt_tokens", "tokens_by_tier", "recomputed_tokens", "ttft_s", "stages_s", "declined", "fallback", "similarity", "spans", "recompute_ratio", "saved_s", "handover")
     class TokensByTierEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -209,6 +209,7 @@ class ReuseReport(_message.Message):
     SPANS_FIELD_NUMBER: _ClassVar[int]
     RECOMPUTE_RATIO_FIELD_NUMBER: _ClassVar[int]
     SAVED_S_FIELD_NUMBER: _ClassVar[int]
+    HANDOVER_FIELD_NUMBER: _ClassVar[int]
     prompt_tokens: int
     tokens_by_tier: _containers.ScalarMap[str, int]
     recomputed_tokens: int
@@ -220,7 +221,8 @@ class ReuseReport(_message.Message):
     spans: _containers.RepeatedCompositeFieldContainer[TierSpan]
     recompute_ratio: float
     saved_s: float
-    def __init__(self, prompt_tokens: _Optional[int] = ..., tokens_by_tier: _Optional[_Mapping[str, int]] = ..., recomputed_tokens: _Optional[int] = ..., ttft_s: _Optional[float] = ..., stages_s: _Optional[_Mapping[str, float]] = ..., declined: _Optional[_Iterable[str]] = ..., fallback: _Optional[str] = ..., similarity: _Optional[float] = ..., spans: _Optional[_Iterable[_Union[TierSpan, _Mapping]]] = ..., recompute_ratio: _Optional[float] = ..., saved_s: _Optional[float] = ...) -> None: ...
+    handover: str
+    def __init__(self, prompt_tokens: _Optional[int] = ..., tokens_by_tier: _Optional[_Mapping[str, int]] = ..., recomputed_tokens: _Optional[int] = ..., ttft_s: _Optional[float] = ..., stages_s: _Optional[_Mapping[str, float]] = ..., declined: _Optional[_Iterable[str]] = ..., fallback: _Optional[str] = ..., similarity: _Optional[float] = ..., spans: _Optional[_Iterable[_Union[TierSpan, _Mapping]]] = ..., recompute_ratio: _Optional[float] = ..., saved_s: _Optional[float] = ..., handover: _Optional[str] = ...) -> None: ...
 
 class Score(_message.Message):
     __slots__ = ("kl_mean", "kl_first", "top1_agreement", "first_divergence", "positions", "full_ttft_s", "full_answer")

@@ -86,4 +86,5 @@ def report_to_proto(report: ReuseReport) -> pb.ReuseReport:
             for piece in report.spans
         ],
         saved_s=report.saved_s,
+        handover=report.handover or "",
     )

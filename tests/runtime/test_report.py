@@ -12,7 +12,7 @@ from kvboost.policy import ReusePolicy
 from kvboost.reuse import ReuseReport
 from kvboost.runtime.plan import Plan, ReuseSpan
 from kvboost.runtime.report import ReuseCounters, count_tiers, merge, tier_spans
-from kvboost.types import Donor, Span, Tier
+from kvboost.types import Donor, Handover, Span, Tier
 from tests.boosting import boosted, document, new_cache, prompt, settle, warm
 from tests.faulty_cache import FaultyCache
 
@@ -140,13 +140,15 @@ def report(reused, computed, recomputed=0, ratio=0.0, **others):
 
 def test_a_batch_is_the_sum_of_its_rows():
     rows = [
-        report(60, 40, 20, 0.5, stages_s={"match": 1.0}, declined=("a", "b"), similarity=0.9),
+        report(60, 40, 20, 0.5, stages_s={"match": 1.0}, declined=("a", "b"), similarity=0.9, handover=Handover.FRAMES),
         report(0, 50, stages_s={"match": 2.0, "fetch": 1.0}, declined=("b",), fallback="broken"),
+        report(9, 0, handover=Handover.SHARED_MEMORY),
     ]
     both = merge(rows, 7.0)
-    assert both.prompt_tokens == 150
-    assert both.tokens_by_tier == {**dict.fromkeys(Tier, 0), Tier.EXACT: 60, Tier.COMPUTED: 90}
-    assert (both.recomputed_tokens, both.recompute_ratio, both.ttft_s) == (20, 0.5, 7.0)
+    assert both.prompt_tokens == 159
+    assert both.tokens_by_tier == {**dict.fromkeys(Tier, 0), Tier.EXACT: 69, Tier.COMPUTED: 90}
+    assert both.handover is Handover.FRAMES
+    assert (both.recomputed_tokens, both.recompute_ratio, both.ttft_s) == (20, pytest.approx(40 / 89), 7.0)
     assert both.stages_s == {"match": 3.0, "fetch": 1.0}
     assert (both.declined, both.fallback, both.similarity) == (("a", "b"), "broken", 0.9)
     assert both.rows == tuple(rows)

@@ -16,7 +16,7 @@ import pytest
 from kvboost.client import CacheClient, RuntimeClient
 from kvboost.client.runtime_types import Finish
 from kvboost.sampling import GREEDY
-from kvboost.types import Tier
+from kvboost.types import Handover, Tier
 from tests.boosting import document
 from tests.proxy import CuttingProxy
 from tests.servers import RunningServer, cache_server, runtime_server, together
@@ -75,6 +75,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     frames.write_text("[client]\nshared_memory = false\n")
     with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))  # what the start-up gate finds is not the user's
+        patch.setenv("KVBOOST_POLICY__WORTH_IT", "false")  # the prefill of a tiny model costs less than most fetches
         cache = stack.enter_context(cache_server())
         proxy = CuttingProxy(cache.address)
         stack.callback(proxy.close)
@@ -118,6 +119,7 @@ def test_what_one_runtime_stored_the_first_request_of_another_reuses(cluster: Cl
     assert first.tokens_by_tier[Tier.PREFIX] > 30
     assert first.tokens_by_tier[Tier.EXACT] > 30
     assert first.fallback is None
+    assert first.handover is Handover.SHARED_MEMORY
 
 
 def test_what_another_runtime_computed_serves_the_prefix_tier_without_loss(cluster: Cluster) -> None:
