@@ -32,10 +32,9 @@ def fetch_assets(config: Config) -> None:
     AssetError
         If the registry cannot be reached.
     """
-    from kvboost.assets import embedder_dir
+    from kvboost.build import build_embedder
     from kvboost.runtime.demo_model import demo_model_dir
 
     if not config.model.name_or_path:
         demo_model_dir(progress=step)
-    if config.embedder.model == "auto":
-        embedder_dir(progress=step)
+    build_embedder(config.embedder, progress=step)

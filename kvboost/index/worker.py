@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from kvboost.background import give_way
+
 _log = logging.getLogger(__name__)
 
 Key = TypeVar("Key")
@@ -30,7 +32,7 @@ class EmbeddingReport:
 
 
 class EmbeddingWorker(Generic[Key]):
-    """One background thread that takes texts in batches; it runs only while there is work.
+    """One background thread of low priority that takes texts in batches; it runs only while there is work.
 
     Parameters
     ----------
@@ -106,6 +108,7 @@ class EmbeddingWorker(Generic[Key]):
         return len(self._queue) + self._in_progress
 
     def _run(self) -> None:
+        give_way()
         while batch := self._take():
             failed = False
             try:

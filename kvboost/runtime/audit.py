@@ -10,11 +10,8 @@ audits are skipped (and counted), and what they would have said is not known.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import random
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +20,7 @@ from dataclasses import asdict, dataclass
 
 from transformers import PreTrainedModel
 
+from kvboost.background import give_way
 from kvboost.runtime.audit_log import AuditLog, AuditRecord, figures
 from kvboost.runtime.controller import Controller
 from kvboost.runtime.plan import Plan
@@ -33,7 +31,6 @@ from kvboost.runtime.shadow import Difference, Seen, Watch, compare
 from kvboost.types import Tier
 
 MAX_WAITING = 2
-_NICENESS = 10
 _log = logging.getLogger(__name__)
 
 
@@ -78,7 +75,7 @@ class Audit:
         self._unchanged = unchanged
         self._draw = random.Random(seed)
         self._lock = threading.Lock()
-        self._executor = ThreadPoolExecutor(1, "kvboost-audit", initializer=_give_way)
+        self._executor = ThreadPoolExecutor(1, "kvboost-audit", initializer=give_way)
         self._pending: set[Future[None]] = set()
 
     def wants(self, prepared: Prepared) -> bool:
@@ -200,10 +197,3 @@ class Audit:
 
 def _tier_of(plan: Plan) -> Tier | None:
     return loosest({piece.tier for piece in plan.reuse})
-
-
-def _give_way() -> None:
-    """Let requests go before this thread, where the system lets a thread say so (on Linux, it has its own nice)."""
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

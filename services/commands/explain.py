@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvboost.build import build_cache
+from kvboost.build import build_cache, build_embedder
 from kvboost.config import Config, ModelConfig
 
 from ..progress import bar, step
@@ -86,10 +86,8 @@ def _load(model: ModelConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]
 
 
 def _cache(config: Config) -> ChunkCache:
-    if not config.cache.address and config.embedder.model == "auto":
-        from kvboost.assets import embedder_dir
-
-        embedder_dir(progress=step)
+    if not config.cache.address:
+        build_embedder(config.embedder, progress=step)
     return build_cache(config.cache, config.client, config.embedder)
 
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import numpy as np
 import pytest
 
+from kvboost.background import NICENESS
 from kvboost.errors import InputError
 from kvboost.index import LocalCache
 from kvboost.index.table import SHORT_VARIANTS
@@ -70,6 +74,23 @@ def test_a_put_does_not_wait_for_the_embedder(cache: LocalCache, gate: Gate) -> 
     assert cache.flush(20)
     assert vectors(cache) == 2
     assert cache.embedding.embedded == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
+def test_embedding_in_the_background_gives_way_to_requests(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(gate, "embed", lambda texts: (seen.append(nice()), NgramEmbedder.embed(gate, texts))[1])
+    with closing(LocalCache(1 << 20, gate)) as cache:
+        cache.open(NS)
+        cache.put(offer(KEY, [A, B]))
+        assert cache.flush(20)
+        cache.match(ask(KEY, [EDITED], threshold=0.5))
+    assert set(seen[:-1]) == {nice() + NICENESS}
+    assert seen[-1] == nice()
+
+
+def nice() -> int:
+    return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
 
 def test_a_chunk_evicted_while_it_is_being_embedded_leaves_no_vector(cache: LocalCache, gate: Gate) -> None:
