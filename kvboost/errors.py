@@ -20,6 +20,7 @@
     ├── DataLossError                    bytes were lost on the way or in the store
     │   ├── TruncatedStreamError
     │   └── ChecksumError
+    ├── IndexFileError                   a saved vector index is damaged, or of another embedder or format
     ├── QuotaError                       the byte budget cannot take what was offered
     └── AssetError                       a model file could not be had from the package registry
 
@@ -110,6 +111,10 @@ class ChecksumError(DataLossError):
     def __init__(self, message: str, chunk_id: int | None = None) -> None:
         super().__init__(message)
         self.chunk_id = chunk_id
+
+
+class IndexFileError(KVBoostError):
+    """A saved vector index is damaged, or of another embedder, dimension or format; or it cannot be written."""
 
 
 class QuotaError(KVBoostError):

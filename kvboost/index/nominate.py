@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from kvboost.index.lookup import Gap
 from kvboost.index.table import NamespaceTable
 from kvboost.index.vector_memory import VectorMemory
-from kvboost.index.vectors import FaissIndex, Hits
+from kvboost.index.vectors import Hits
+from kvboost.index.vectors_scaling import ScalingIndex
 from kvboost.index.worker import EmbeddingReport, EmbeddingWorker
 from kvboost.protocols import Embedder
 from kvboost.types import MatchQuery
@@ -112,5 +113,5 @@ class Nominator:
                 table, vector_id = keys[i]
                 if table.wants_vector(vector_id):
                     if table.vectors is None:
-                        table.vectors = FaissIndex(len(row))
+                        table.vectors = ScalingIndex(len(row))
                     table.vectors.add([vector_id], row[None])

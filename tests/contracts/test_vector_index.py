@@ -1,35 +1,81 @@
-"""FAISS and NumPy keep the same contract, and agree on whatever is done to them."""
+"""All vector indexes keep the same contract, and agree on whatever is done to them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvboost.index.vectors import BruteForceIndex, FaissIndex
-from tests.contracts.vector_index import VectorIndexContract, random_units
+from kvboost.index.vectors import VectorIndex
+from kvboost.index.vectors_cells import Cells
+from kvboost.index.vectors_exact import ExactIndex
+from kvboost.index.vectors_ivf import IvfIndex
+from kvboost.index.vectors_scaling import ScalingIndex
+from kvboost.protocols import Vectors
+from tests.contracts.vector_index import MakeIndex, VectorIndexContract, random_units
+from tests.contracts.vector_index_reference import ReferenceIndex
 
 
-class TestFaissIndex(VectorIndexContract):
-    make_index = FaissIndex
+class Settled(ScalingIndex):
+    """Approximate from the second row on; a change waits until its successor is in place."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim, exact_up_to=1)
+
+    def add(self, ids: Sequence[int], vectors: Vectors) -> None:
+        super().add(ids, vectors)
+        assert self.settle(60)
+
+    def remove(self, ids: Sequence[int]) -> int:
+        removed = super().remove(ids)
+        assert self.settle(60)
+        return removed
 
 
-class TestBruteForceIndex(VectorIndexContract):
-    make_index = BruteForceIndex
+def make_cells(dim: int) -> IvfIndex:
+    """An index whose cells are not those of its rows, searched with two probes from .9 on, else whole."""
+    return IvfIndex(Cells(random_units(99, 20, dim), (0.9,), (2,)))
 
 
+class TestReferenceIndex(VectorIndexContract):
+    make_index = ReferenceIndex
+
+
+class TestExactIndex(VectorIndexContract):
+    make_index = ExactIndex
+
+
+class TestIvfIndex(VectorIndexContract):
+    make_index = staticmethod(make_cells)
+
+
+class TestScalingIndex(VectorIndexContract):
+    make_index = ScalingIndex
+
+
+class TestScalingIndexBeyondItsSwitch(VectorIndexContract):
+    make_index = Settled
+
+
+_MAKERS: list[MakeIndex] = [ExactIndex, make_cells, Settled]
 _step = st.tuples(st.sampled_from(["add", "remove", "search"]), st.sets(st.integers(0, 30), min_size=1, max_size=20))
 
 
-@settings(max_examples=60, deadline=None)
+@pytest.mark.parametrize("make", _MAKERS)
+@settings(max_examples=30, deadline=None)
 @given(
-    st.lists(_step, min_size=1, max_size=20),
-    st.integers(0, 1000),
-    st.sampled_from([0.0, 0.3, 0.7, 1.0]),
-    st.integers(1, 8),
+    steps=st.lists(_step, min_size=1, max_size=12),
+    seed=st.integers(0, 1000),
+    threshold=st.sampled_from([0.0, 0.3, 0.65]),
+    k=st.integers(1, 8),
 )
-def test_faiss_agrees_with_brute_force(steps: list[tuple[str, set[int]]], seed: int, threshold: float, k: int) -> None:
-    ours, reference = FaissIndex(8), BruteForceIndex(8)
+def test_agrees_with_the_reference(
+    make: MakeIndex, steps: list[tuple[str, set[int]]], seed: int, threshold: float, k: int
+) -> None:
+    ours, reference = make(8), ReferenceIndex(8)
     rows = random_units(seed, 31, 8)
     for step, ids in steps:
         chosen = sorted(ids)
@@ -40,19 +86,28 @@ def test_faiss_agrees_with_brute_force(steps: list[tuple[str, set[int]]], seed: 
             assert ours.remove(chosen) == reference.remove(chosen)
         assert len(ours) == len(reference)
         queries = rows[chosen] + 0.1 * random_units(seed + 1, len(chosen), 8)
-        for mine, theirs in zip(
-            ours.search(queries, k, threshold), reference.search(queries, k, threshold), strict=True
-        ):
-            assert [i for i, _ in mine] == [i for i, _ in theirs]
-            np.testing.assert_allclose([c for _, c in mine], [c for _, c in theirs], atol=1e-6)
+        _assert_same(ours.search(queries, k, threshold), reference.search(queries, k, threshold))
 
 
-def test_many_queries_take_the_blas_path_to_the_same_answer() -> None:
+@pytest.mark.parametrize("make", [*_MAKERS, ScalingIndex])
+@pytest.mark.parametrize("queries", [1, 4, 64, 400])
+@pytest.mark.parametrize("threshold", [-1.0, 0.05, 0.6])
+def test_all_ways_to_multiply_lead_to_the_same_answer(make: MakeIndex, queries: int, threshold: float) -> None:
+    # 400 x 384 is above FAISS's switch to BLAS, 64 x 384 below; at -1 all pairs pass the threshold.
     rows = random_units(9, 600, 384)
-    ours, reference = FaissIndex(384), BruteForceIndex(384)
+    ours, reference = make(384), ReferenceIndex(384)
+    wanted = rows[:queries] + random_units(10, queries, 384)
     for index in (ours, reference):
         index.add(range(600), rows)
-    # 400 x 384 is above FAISS's switch to BLAS, 10 x 384 below.
-    for n in (10, 400):
-        mine, theirs = ours.search(rows[:n], 3, 0.0), reference.search(rows[:n], 3, 0.0)
-        assert [[i for i, _ in hits] for hits in mine] == [[i for i, _ in hits] for hits in theirs]
+    _assert_same(ours.search(wanted, 3, threshold), reference.search(wanted, 3, threshold))
+
+
+def _assert_same(mine: Sequence[Sequence[tuple[int, float]]], theirs: Sequence[Sequence[tuple[int, float]]]) -> None:
+    assert [[i for i, _ in hits] for hits in mine] == [[i for i, _ in hits] for hits in theirs]
+    for own, wanted in zip(mine, theirs, strict=True):
+        np.testing.assert_allclose([c for _, c in own], [c for _, c in wanted], atol=1e-6)
+
+
+def test_makers_make_vector_indexes() -> None:
+    made: list[VectorIndex] = [make(4) for make in [*_MAKERS, ReferenceIndex, ScalingIndex]]
+    assert [len(index) for index in made] == [0] * 5
