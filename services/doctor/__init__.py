@@ -1,0 +1,1 @@
+"""What ``kvboost doctor`` looks at, one file for each area."""
