@@ -60,8 +60,8 @@ def rotate(keys: Tensor, cos: Tensor, sin: Tensor, rope: Rope, out: Tensor) -> N
     cos, sin
         ``[T, rotary_dim / 2]``, or ``[1, rotary_dim / 2]`` for one angle for all tokens.
     """
-    first, second = _pairs(keys, rope)
-    out_first, out_second = _pairs(out, rope)
+    first, second = pairs(keys, rope)
+    out_first, out_second = pairs(out, rope)
     a, b = first.float(), second.float()
     out_first.copy_(a * cos - b * sin)
     out_second.copy_(b * cos + a * sin)
@@ -83,8 +83,8 @@ def _left_padded(shape: torch.Size, dims: int) -> tuple[int, ...]:
     return (1,) * (dims - len(shape)) + tuple(shape)
 
 
-def _pairs(keys: Tensor, rope: Rope) -> tuple[Tensor, Tensor]:
-    """Return views of the two members of all rotated pairs."""
+def pairs(keys: Tensor, rope: Rope) -> tuple[Tensor, Tensor]:
+    """Return views ``[..., rotary_dim / 2]`` of the two members of all rotated pairs of ``[..., key_dim]``."""
     if rope.pairing is Pairing.HALF:
         half = rope.rotary_dim // 2
         return keys[..., :half], keys[..., half : rope.rotary_dim]

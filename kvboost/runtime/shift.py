@@ -35,20 +35,25 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kvboost.runtime.rope import Rope, rotated
+from kvboost.runtime.rope import Rope, pairs, rotated
 from kvboost.types import Span
 
 # The tokens that are recomputed are those that matter most, no fair sample of the rest.
-MAX_WEIGHT = 0.6
+MAX_WEIGHT = 0.8
+FADE_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class RunShift:
-    """One run: its ``span``, and which rows of the pass (``rows``) recompute which of its positions."""
+    """One run: its ``span``, and which rows of the pass (``rows``) recompute which of its positions.
+
+    ``fade`` (``[len(span), 1]`` fp32) is the share of the mean difference that each of its tokens gets.
+    """
 
     span: Span
     rows: Tensor
     positions: Tensor
+    fade: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +62,13 @@ class LayerShift:
 
     Attributes
     ----------
-    rope
-        The layer's rope, or None if it does not rotate.
-    cos, sin
-        ``[N, rotary_dim / 2]`` of all prompt positions (empty without rope).
+    turns
+        Of each run under the layer's rope; None if the layer does not rotate.
     """
 
     runs: Sequence[RunShift]
     rope: Rope | None
-    cos: Tensor
-    sin: Tensor
+    turns: Sequence[_Turn] | None
 
     def apply(self, keys: Tensor, values: Tensor, new_keys: Tensor, new_values: Tensor) -> None:
         """Shift ``keys`` and ``values`` in place, over the whole span of each run.
@@ -78,17 +80,27 @@ class LayerShift:
         new_keys, new_values
             ``[kv_heads, Q, dim]``, what the pass is about to write.
         """
-        for run in self.runs:
+        for i, run in enumerate(self.runs):
             at = slice(run.span.start, run.span.end)
             key_gap = new_keys[:, run.rows].float() - keys[:, run.positions].float()
-            if self.rope is not None:
-                key_gap = rotated(key_gap, self.cos[run.positions], -self.sin[run.positions], self.rope)
-            mean_key = shrunk_mean(key_gap)
-            if self.rope is not None:
-                mean_key = rotated(mean_key.expand(-1, len(run.span), -1), self.cos[at], self.sin[at], self.rope)
-            _add(keys[:, at], mean_key)
+            if self.rope is None or self.turns is None:
+                _add(keys[:, at], shrunk_mean(key_gap), run.fade)
+            else:
+                turn = self.turns[i]
+                key_gap = rotated(key_gap, turn.sample_cos, -turn.sample_sin, self.rope)
+                _add_turned(keys[:, at], shrunk_mean(key_gap), run.fade, turn, self.rope)
             value_gap = new_values[:, run.rows].float() - values[:, run.positions].float()
-            _add(values[:, at], shrunk_mean(value_gap))
+            _add(values[:, at], shrunk_mean(value_gap), run.fade)
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """Angles of one run under one rope: ``[len(span), rotary_dim / 2]`` times the fade, ``sample_*`` of the sample."""
+
+    cos: Tensor
+    sin: Tensor
+    sample_cos: Tensor
+    sample_sin: Tensor
 
 
 def shrunk_mean(gaps: Tensor) -> Tensor:
@@ -111,25 +123,46 @@ def plan_shift(runs: Sequence[Span], positions: Tensor) -> list[RunShift]:
     for span in runs:
         rows = ((positions >= span.start) & (positions < span.end)).nonzero().flatten()
         if 0 < len(rows) < len(span):
-            shifts.append(RunShift(span, rows, positions[rows]))
+            sample = positions[rows]
+            depth = torch.arange(len(span), device=positions.device, dtype=torch.float32)
+            profile = (1.0 + depth / FADE_TOKENS).rsqrt()
+            fade = (profile / profile[sample - span.start].mean()).clamp_max(1.0)
+            shifts.append(RunShift(span, rows, sample, fade[:, None]))
     return shifts
 
 
 def layer_shifts(
-    runs: Sequence[Span], positions: Tensor, ropes: Sequence[Rope | None], num_tokens: int
+    runs: Sequence[Span], positions: Tensor, ropes: Sequence[Rope | None]
 ) -> list[LayerShift | None] | None:
     """Return one shift per layer, or None if no run is touched."""
     shifts = plan_shift(runs, positions)
     if not shifts:
         return None
-    everywhere = torch.arange(num_tokens, device=positions.device)
-    empty = torch.empty(0, device=positions.device)
-    angles = {rope: rope.angles(everywhere) for rope in set(ropes) if rope is not None}
-    return [LayerShift(shifts, rope, *(angles[rope] if rope is not None else (empty, empty))) for rope in ropes]
+    turns = {rope: [_turn(run, rope) for run in shifts] for rope in set(ropes) if rope is not None}
+    return [LayerShift(shifts, rope, turns.get(rope) if rope is not None else None) for rope in ropes]
 
 
-def _add(target: Tensor, amount: Tensor) -> None:
+def _turn(run: RunShift, rope: Rope) -> _Turn:
+    cos, sin = rope.angles(torch.arange(run.span.start, run.span.end, device=run.positions.device))
+    sample = run.positions - run.span.start
+    return _Turn(cos * run.fade, sin * run.fade, cos[sample], sin[sample])
+
+
+def _add(target: Tensor, amount: Tensor, fade: Tensor) -> None:
+    """Add ``amount`` (``[heads, 1, dim]``) times ``fade`` to ``target`` (``[heads, T, dim]``) in fp32, cast once."""
     if target.dtype == torch.float32:
-        target += amount
+        target.addcmul_(amount, fade)
     else:
-        target.copy_(target.float() + amount)
+        target.copy_(target.float().addcmul_(amount, fade))
+
+
+def _add_turned(target: Tensor, amount: Tensor, fade: Tensor, turn: _Turn, rope: Rope) -> None:
+    """Add ``amount`` as :func:`_add` does, rotated to each token's position."""
+    sum_ = target if target.dtype == torch.float32 else target.float()
+    first, second = pairs(sum_, rope)
+    a, b = pairs(amount, rope)
+    first.addcmul_(a, turn.cos).addcmul_(b, turn.sin, value=-1.0)
+    second.addcmul_(b, turn.cos).addcmul_(a, turn.sin)
+    sum_[..., rope.rotary_dim :].addcmul_(amount[..., rope.rotary_dim :], fade)
+    if sum_ is not target:
+        target.copy_(sum_)

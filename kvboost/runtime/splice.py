@@ -56,7 +56,7 @@ class Splice:
         shifts = None
         if self.shift_plan is not None:
             runs = [run.span for run in self.shift_plan.runs if run.repairable]
-            shifts = layer_shifts(runs, positions, self.support.ropes, end)
+            shifts = layer_shifts(runs, positions, self.support.ropes)
         self.cache.set_splice(SplicePass(positions, end, shifts))
 
     def disarm(self) -> None:
