@@ -147,7 +147,7 @@ class Deadline:
         self._end_s = time.monotonic() + QUICK_S if quick else None
         self.stopped = False
 
-    def passed(self) -> bool:
-        """Return whether time is up; remembered in ``stopped``, which belongs into the result."""
-        self.stopped = self.stopped or (self._end_s is not None and time.monotonic() > self._end_s)
+    def passed(self, ahead_s: float = 0.0) -> bool:
+        """Return whether time is up, or will be in ``ahead_s``; kept in ``stopped``, which belongs into the result."""
+        self.stopped = self.stopped or (self._end_s is not None and time.monotonic() + ahead_s > self._end_s)
         return self.stopped

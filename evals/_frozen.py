@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from kvboost.protocols import ChunkCache
+from kvboost.runtime.meter import path_of
 from kvboost.types import (
     CacheInfo,
     CacheStats,
     ChunkKV,
+    Handover,
     MatchQuery,
     MatchResult,
     Namespace,
@@ -33,6 +35,11 @@ class FrozenCache:
             yield
         finally:
             self._keeps = False
+
+    @property
+    def handover(self) -> Handover:
+        """As the cache behind."""
+        return path_of(self._cache)
 
     def put(self, request: PutRequest) -> PutReceipt:
         """Pass the chunks on, or drop them."""

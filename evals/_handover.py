@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import random
 import time
 from collections import defaultdict
@@ -122,16 +121,12 @@ def _paths(payloads: Payloads, addresses: tuple[str, str]) -> Iterator[dict[str,
 
 
 def _clients(addresses: tuple[str, str]) -> dict[str, CacheClient]:
-    """Return a client for each way from another process that this version of the client has."""
+    """Return a client for each way from another process."""
     unix, tcp = addresses
-    if "shared_memory" not in inspect.signature(CacheClient).parameters:
-        return {"unix frames": CacheClient(unix), "tcp frames": CacheClient(tcp)}
-    off: dict[str, Any] = {"shared_memory": False}
-    on: dict[str, Any] = {"shared_memory": True}
     return {
-        "shared memory": CacheClient(unix, **on),
-        "unix frames": CacheClient(unix, **off),
-        "tcp frames": CacheClient(tcp, **off),
+        "shared memory": CacheClient(unix, shared_memory=True),
+        "unix frames": CacheClient(unix, shared_memory=False),
+        "tcp frames": CacheClient(tcp, shared_memory=False),
     }
 
 

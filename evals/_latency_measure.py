@@ -169,6 +169,7 @@ class GroupRun:
             "recompute_ratio_charged": report.recompute_ratio,
             "first_decode_s": _median(decodes),
             "repetitions": len(timed),
+            "handover": None if report.handover is None else str(report.handover),
             "declined": list(dict.fromkeys(report.declined)),
             "fallback": next((each.report.fallback for each in timed if each.report.fallback), None),
         }

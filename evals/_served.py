@@ -134,7 +134,12 @@ def served(
         remote: dict[str, CacheClient] = {}
         for transport, address in zip(TRANSPORTS[1:], addresses, strict=True):
             if transport in transports:
-                client = CacheClient(address, match_timeout_s=_CLIENT_TIMEOUT_S, fetch_timeout_s=_CLIENT_TIMEOUT_S)
+                client = CacheClient(
+                    address,
+                    match_timeout_s=_CLIENT_TIMEOUT_S,
+                    fetch_timeout_s=_CLIENT_TIMEOUT_S,
+                    shared_memory=transport == "unix",  # TCP stands for another host
+                )
                 remote[transport] = stack.enter_context(closing(client))
         first = next(iter(remote.values()), None)
         cache = Mirrored(local, [first] if first is not None else [])

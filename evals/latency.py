@@ -38,6 +38,7 @@ _COLUMNS = (
 _HANDOVER_COLUMNS = ("path", "bytes_per_s", "memcpy_bytes_per_s", "ratio_to_memcpy", "repetitions")
 _LONGEST_MARGIN = 64
 _SLOPE_STEPS = 4
+_QUICK_GROUP_S = 35.0  # a quick run starts nothing large later than this before its end
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +82,14 @@ def measure(bench: Bench, args: argparse.Namespace) -> Result:
             repetitions = 2 if args.quick else 7
             handover = measure_handover(args.handover_mib, repetitions, args.seed, addresses)
         for dtype in plan.dtypes:
-            if deadline.passed():
+            if deadline.passed(_QUICK_GROUP_S if cells else 0.0):
                 break
             with ExitStack() as stack:
                 model = as_dtype(bench.model, dtype)
                 over = stack.enter_context(served(bench, model, plan.transports, addresses))
                 plain = Plain(twin(model))
                 cells += _groups(bench, plan, args, dtype, over, plain, deadline, skipped)
-                if "slope" not in skipped and not deadline.passed():
+                if "slope" not in skipped and not deadline.passed(_QUICK_GROUP_S):
                     slopes.append({"dtype": dtype, **_slope(bench, plan, args, over, plain)})
     return {
         "cells": cells,
@@ -111,7 +112,7 @@ def _groups(
 ) -> list[dict[str, Any]]:
     cells: list[dict[str, Any]] = []
     for tokens in plan.tokens:
-        if cells and deadline.passed():
+        if cells and deadline.passed(_QUICK_GROUP_S):
             break
         group = make_group(bench.tokenizer, tokens, plan.shares, plan.tiers, bench.policy, args.seed)
         rng = random.Random(f"{args.seed} {tokens} {dtype} order")

@@ -64,8 +64,9 @@ def test_latency(bench: Bench, tmp_path: Path) -> None:
         assert prefix["computed_tokens"] <= 0.08 * prefix["prompt_tokens"]
         assert cells["shifted", transport]["tokens_by_tier"]["exact"] > 0
         assert {"kl_mean", "top1_agreement"} <= set(cells["shifted", transport])
+    assert [cells["prefix", way]["handover"] for way in ("unix", "tcp")] == ["shared memory", "frames"]
     paths = [row["path"] for row in result["handover"]]
-    assert {"memcpy", "in_process", "unix frames", "tcp frames", "unary 64 MiB"} <= set(paths)
+    assert paths == ["memcpy", "in_process", "shared memory", "unix frames", "tcp frames", "unary 64 MiB"]
     assert all(row["bytes_per_s"] > 0.0 and row["bytes"] == 16 << 20 for row in result["handover"])
     assert len(result["slopes"][0]["points"]) == 4
 
