@@ -28,7 +28,7 @@ def explain(engine: Engine, token_ids: Sequence[int]) -> ReuseReport:
             f"the prompt has {len(token_ids)} tokens, the model's context holds {limit}; shorten the prompt"
         )
     engine.writer.flush()
-    return engine.preparer.prepare(token_ids, 0).report(0.0)
+    return engine.preparer.costs.priced(engine.preparer.prepare(token_ids, 0).report(0.0))
 
 
 def run_and_store(engine: Engine, token_ids: Sequence[int]) -> None:

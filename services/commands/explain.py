@@ -127,6 +127,8 @@ def _page(explained: _Explained, name: str, where: str, hint: str) -> ReuseMap:
     share = report.reused_tokens / report.prompt_tokens
     facts = [f"{where} {hint}".strip()] if hint else [where]
     facts.append(f"{report.reused_tokens:,} of {report.prompt_tokens:,} prompt tokens would be reused ({share:.1%}).")
+    if report.saved_s:
+        facts.append(f"Prefill saved, less fetch and repair: {report.saved_s:.2f} s, as estimated.")
     if report.fallback is not None:
         facts.append(f"Full prefill: {report.fallback}")
     facts += [f"Not used: {reason}." for reason in report.declined]
@@ -154,6 +156,7 @@ def _figures(report: ReuseReport) -> dict[str, object]:
         "recomputed_tokens": report.recomputed_tokens,
         "recompute_ratio": report.recompute_ratio,
         "similarity": report.similarity,
+        "saved_s": report.saved_s,
         "declined": list(report.declined),
         "fallback": report.fallback,
         "spans": [asdict(piece.span) | {name: getattr(piece, name) for name in _SPAN_FIELDS} for piece in report.spans],

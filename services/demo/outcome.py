@@ -66,6 +66,7 @@ class Outcome:
             "baseline_ttft_s": score.full_ttft_s,
             "ttft_ratio": self.ttft_ratio,
             "stages_s": dict(report.stages_s),
+            "saved_s": report.saved_s,
             "kl_mean": score.kl_mean,
             "kl_first": score.kl_first,
             "top1_agreement": score.top1_agreement,

@@ -55,6 +55,7 @@ def test_what_ran_before_is_lent(model_dir: Path, capsys: pytest.CaptureFixture[
     assert figures["spans"][-1]["end"] == figures["prompt_tokens"]
     repaired = sum(span["end"] - span["start"] for span in figures["spans"] if span["repaired"])
     assert repaired == figures["recomputed_tokens"]
+    assert isinstance(figures["saved_s"], float)
     assert 'class="exact"' in Path("maps/a.html").read_text()
     assert Path("maps/a.png").read_bytes().startswith(b"\x89PNG")
 
