@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -65,6 +66,19 @@ def compare(
             parts = subtract(Span(j1, j2), changed)
             blocks += [Block(p.start, p.end, i1 + p.start - j1) for p in parts if len(p) >= min_span]
     return Comparison(tuple(blocks), tuple(changed))
+
+
+class InOrder:
+    """Disjoint spans in order; finds those that overlap another without looking at all."""
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        self._spans = spans
+        self._starts = [span.start for span in spans]
+        self._ends = [span.end for span in spans]
+
+    def overlapping(self, span: Span) -> Sequence[Span]:
+        """Return the spans that have a position in common with ``span``, in order."""
+        return self._spans[bisect_right(self._ends, span.start) : bisect_left(self._starts, span.end)]
 
 
 def subtract(span: Span, others: Sequence[Span]) -> list[Span]:

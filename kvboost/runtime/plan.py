@@ -46,6 +46,8 @@ class ReuseSpan:
 
     def outside(self, spans: Sequence[Span]) -> list[ReuseSpan]:
         """Return the parts that overlap none of ``spans``."""
+        if not spans:
+            return [self]
         return [self._part(part) for part in subtract(self.target, spans)]
 
     def _part(self, target: Span) -> ReuseSpan:

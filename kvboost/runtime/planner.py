@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from kvboost.policy import ReusePolicy
-from kvboost.runtime.diff import Decode, compare, subtract
+from kvboost.runtime.diff import Decode, InOrder, compare, subtract
 from kvboost.runtime.plan import Plan, ReuseSpan
 from kvboost.runtime.substitute import tokens_standing_in
 from kvboost.types import Match, Span, Tier
@@ -42,7 +42,7 @@ def build_plan(
     matches
         As a cache returned them; not trusted.
     sentences
-        Token spans of whole sentences, for the rule on changed facts.
+        Token spans of whole sentences, disjoint and in order, for the rule on changed facts.
     policy, tiers
         What the user allows, and what the model supports.
     decode
@@ -62,7 +62,7 @@ def build_plan(
             else:
                 pieces.append(ReuseSpan(match.target, match.donor, match.donor_span.start, match.tier))
     known = [piece.target for piece in pieces]
-    prompt = _Prompt(token_ids, sentences, {chunk.end: chunk for chunk in chunks}, decode)
+    prompt = _Prompt(token_ids, InOrder(sentences), {chunk.end: chunk for chunk in chunks}, _remembering(decode))
     for offer in _nominated_offers(prompt, matches, policy, allowed & NOMINATED):
         pieces += offer.pieces
         known += offer.known
@@ -88,7 +88,7 @@ class _Prompt:
     """The prompt as :func:`build_plan` got it; ``chunks`` by their end."""
 
     token_ids: Sequence[int]
-    sentences: Sequence[Span]
+    sentences: InOrder
     chunks: Mapping[int, Span]
     decode: Decode
 
@@ -133,7 +133,7 @@ def _equal_tokens(prompt: _Prompt, target: Span, match: Match, min_span: int) ->
     whole = chunk if chunk.start < target.start else target
     ours = prompt.token_ids[whole.start : whole.end]
     inside = [Span(max(s.start, whole.start) - whole.start, min(s.end, whole.end) - whole.start)
-              for s in prompt.sentences if s.start < whole.end and s.end > whole.start]  # fmt: skip
+              for s in prompt.sentences.overlapping(whole)]  # fmt: skip
     found = compare(match.donor.token_ids, ours, inside, min_span, prompt.decode)
     pieces = []
     for block in found.blocks:
@@ -176,12 +176,26 @@ def _in_known_sentences(
     for span in known:
         end = min(span.end, num_tokens)
         seen[span.start : end] = b"\1" * (end - span.start)
-    unknown = [s for s in sentences if len(s) <= LONGEST_SENTENCE_TOKENS and 0 in seen[s.start : s.end]]
+    unknown = InOrder([s for s in sentences if len(s) <= LONGEST_SENTENCE_TOKENS and 0 in seen[s.start : s.end]])
     kept: list[ReuseSpan] = []
     for piece in pieces:
-        parts = [piece] if piece.tier is Tier.PREFIX else piece.outside(unknown)
+        parts = [piece] if piece.tier is Tier.PREFIX else piece.outside(unknown.overlapping(piece.target))
         kept += parts if piece.tier is not Tier.SUBSTITUTE or parts == [piece] else []
     return kept
+
+
+def _remembering(decode: Decode) -> Decode:
+    """Return ``decode`` with a memory: nominees of one chunk differ from it at the same words."""
+    known: dict[tuple[int, ...], str] = {}
+
+    def remembered(token_ids: Sequence[int]) -> str:
+        key = tuple(token_ids)
+        text = known.get(key)
+        if text is None:
+            text = known[key] = decode(key)
+        return text
+
+    return remembered
 
 
 def _disjoint(pieces: Sequence[ReuseSpan], end: int) -> list[ReuseSpan]:
