@@ -139,7 +139,7 @@ def test_a_client_speaks_for_what_it_keeps(make_host: Callable[..., Host]) -> No
     for _ in range(16):
         time.sleep(0.1)
         host.leases.expire()
-        host.reuse_memory()
+    host.reuse_memory()
     assert host.leases.pinned_bytes == CHUNK_BYTES
     assert bytes(kept.verified()) == payload_of(words("0"), 0)
     del kept
