@@ -36,8 +36,19 @@ class ScriptedRuntime:
     prompts: list[str] = field(default_factory=list)
 
     def describe(self, request: Any, context: Any) -> pb.DescribeRuntimeResponse:
+        served = sum(prompt.startswith("ok") for prompt in self.prompts)
+        tokens = {"prefix": 4 * served, "exact": 3 * served, "computed": 3 * served}
+        audit = pb.TierAudit(
+            tier=3, audits=40, violations=2, mean_kl=0.0123, threshold=0.91, recompute_ratio=0.15, rate_high=0.2
+        )
         return pb.DescribeRuntimeResponse(
-            version="0", model=self.model, namespace=namespace_to_proto(namespace("ann")), max_context_tokens=100
+            version="0",
+            model=self.model,
+            namespace=namespace_to_proto(namespace("ann")),
+            max_context_tokens=100,
+            counters={"requests": served, "prompt_tokens": 10 * served}
+            | {f"tokens_{tier}": count for tier, count in tokens.items()},
+            audits=[audit],
         )
 
     def generate(self, request: pb.GenerateRequest, context: grpc.ServicerContext) -> Iterator[pb.GenerateResponse]:

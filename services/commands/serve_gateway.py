@@ -25,6 +25,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="host:port or unix:/path of a runtime; may be repeated (default: server.runtime_address)",
     )
     parser.add_argument("--cache", metavar="ADDRESS", help="cache service whose figures are shown (default: none)")
+    parser.add_argument(
+        "--refresh", metavar="SECONDS", type=float, default=5.0, help="how often services are asked (default: 5)"
+    )
     add_gateway_arguments(parser)
 
 
@@ -60,11 +63,13 @@ def run(args: argparse.Namespace) -> int:
     config = load_from_arguments(args, server__gateway_address=args.address, cache__address=args.cache).config
     if args.max_requests < 1:
         raise ConfigError(f"--max-requests {args.max_requests} must be at least 1")
+    if not args.refresh > 0.0:
+        raise ConfigError(f"--refresh {args.refresh} must be above 0: it is a number of seconds")
     (address,) = listen_addresses(config.server.gateway_address, "", no_tcp=False)
     if address.path:
         raise ConfigError(f"the gateway speaks HTTP on TCP only; give host:port instead of {address}")
     runtimes = [str(parse_address(runtime)) for runtime in args.runtimes or [config.server.runtime_address]]
-    options = GatewayOptions(runtimes, config.cache.address, args.max_requests, args.show_prompts)
+    options = GatewayOptions(runtimes, config.cache.address, args.max_requests, args.show_prompts, args.refresh)
     with stop_requested():  # the server passes its signals on when it has ended
         serve(options, address, lambda url: print(f"{LISTENING}{url}", flush=True))
     return 0

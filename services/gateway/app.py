@@ -32,12 +32,15 @@ _CLIENT_CLOSED_REQUEST = 499
 _PAGE = {"": ("index.html", "text/html"), "page.js": ("page.js", "text/javascript")}
 
 
-def make_app(gateway: Gateway) -> FastAPI:
-    """Return the application over ``gateway``, which stays the caller's to close."""
+def make_app(gateway: Gateway, refresh_s: float = INTERVAL_S) -> FastAPI:
+    """Return the application over ``gateway``, which stays the caller's to close.
+
+    Every ``refresh_s`` seconds it asks the services for their figures.
+    """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        recording = asyncio.create_task(_record(gateway))
+        recording = asyncio.create_task(_record(gateway, refresh_s))
         yield
         recording.cancel()
         with suppress(asyncio.CancelledError):
@@ -139,13 +142,13 @@ def _model(name: str) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": 0, "owned_by": "kvboost"}
 
 
-async def _record(gateway: Gateway) -> None:
+async def _record(gateway: Gateway, refresh_s: float) -> None:
     while True:
         try:
             await asyncio.to_thread(gateway.watch.record)
         except Exception as error:  # noqa: BLE001
             log.warning("the figures of this moment are missing: %s", type(error).__name__)
-        await asyncio.sleep(INTERVAL_S)
+        await asyncio.sleep(refresh_s)
 
 
 async def _on_gone(request: Request, error: Exception) -> Response:

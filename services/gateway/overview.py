@@ -6,13 +6,13 @@ from typing import Any
 
 from kvboost import __version__
 from kvboost.client.runtime_types import RuntimeInfo, TierAudit
-from kvboost.types import CacheStats
 
 from ..reuse_map.palette import REPAIRED, STYLES, hex_of
 from .answers import runs
 from .recent import Served
 from .runtimes import public_name
 from .serving import Gateway
+from .watch import Sample
 
 MAX_AGE_S = 1.0
 
@@ -33,7 +33,7 @@ def overview_of(gateway: Gateway) -> dict[str, Any]:
             }
             for point in gateway.watch.history()
         ],
-        "cache": {"address": gateway.watch.cache_address, **_cache(sample.cache)},
+        "cache": {"address": gateway.watch.cache_address, **_cache(sample)},
         "runtimes": [{"address": address, **_runtime(info)} for address, info in sample.runtimes.items()],
         "in_flight": gateway.runtimes.in_flight,
         "requests": [request_of(served) for served in gateway.recent.all()],
@@ -71,9 +71,12 @@ def request_of(served: Served) -> dict[str, Any]:
     }
 
 
-def _cache(stats: CacheStats | None) -> dict[str, Any]:
+def _cache(sample: Sample) -> dict[str, Any]:
+    stats = sample.cache
     if stats is None:
         return {"up": False}
+    # The cache knows a model by the fingerprint of its weights; runtimes know its name.
+    names = {info.namespace.key: public_name(info.model) for info in sample.runtimes.values() if info}
     return {
         "up": True,
         "max_bytes": stats.max_bytes,
@@ -83,7 +86,7 @@ def _cache(stats: CacheStats | None) -> dict[str, Any]:
             {
                 "namespace": one.namespace,
                 "tenant": one.tenant,
-                "model": public_name(one.model),
+                "model": names.get(one.namespace, one.model),
                 "chunks": one.chunks,
                 "stored_bytes": one.stored_bytes,
                 "evicted_chunks": one.evicted_chunks,

@@ -18,7 +18,7 @@ from .recent import Recent
 from .runtimes import Runtimes
 from .scraped import ServiceCollector
 from .serving import Gateway
-from .watch import Watch
+from .watch import INTERVAL_S, Watch
 
 _GRACE_S = 5
 _CACHE_TIMEOUT_S = 2.0
@@ -38,12 +38,15 @@ class GatewayOptions:
         Requests at a time.
     show_prompts
         Whether the page shows the latest prompts' texts.
+    refresh_s
+        How often the services are asked for their figures.
     """
 
     runtimes: Sequence[str]
     cache: str = ""
     max_requests: int = 64
     show_prompts: bool = False
+    refresh_s: float = INTERVAL_S
 
 
 def make_gateway(options: GatewayOptions) -> Gateway:
@@ -69,7 +72,7 @@ def serve(options: GatewayOptions, address: Address, on_listening: Callable[[str
     gateway = make_gateway(options)
     try:
         config = uvicorn.Config(
-            make_app(gateway),
+            make_app(gateway, options.refresh_s),
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=_GRACE_S,

@@ -17,7 +17,7 @@ from .runtimes import Runtimes
 
 INTERVAL_S = 5.0
 KEPT = 720
-"""Points that are remembered: an hour."""
+"""Points that are remembered: an hour, at that interval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Watch:
             return sample
 
     def record(self) -> None:
-        """Ask, and add a point to the history; to be called every :data:`INTERVAL_S` seconds."""
+        """Ask, and add a point to the history; to be called in regular intervals."""
         sample = self.latest(0.0)
         with self._lock:
             if self._before is not None:

@@ -65,7 +65,9 @@ function showHistory(told) {
   const reused = told.palette.tiers.filter((one) => one.tier !== "computed");
   const points = told.history.filter((point) => point.requests > 0);
   byId("legend").replaceChildren(...told.palette.tiers.map((one) =>
-    make("span", { title: one.meaning }, make("i", { style: { background: one.colour } }), one.tier)));
+    make("span", { title: one.meaning }, make("i", { style: { background: one.colour } }), one.tier)),
+  make("span", { title: "had a donor, recomputed all the same" },
+    make("i", { style: { background: told.palette.repaired } }), "repaired"));
   if (!points.length) {
     byId("history").replaceChildren(make("p", { className: "muted", textContent: "No request yet." }));
     return;
@@ -131,20 +133,26 @@ function showAudits(told) {
     return;
   }
   const several = new Set(audits.map((one) => one.runtime)).size > 1;
-  const names = ["tier", "threshold", "recompute", "audits", "mean KL", "violations"];
-  const head = make("tr", {}, ...names.map((name) => make("th", { textContent: name })));
-  const rows = audits.map((one) => make("tr", {}, ...[
-    `${one.tier}${one.off ? " (off)" : ""}${several ? ` · ${one.runtime}` : ""}`,
-    one.tier === "exact" ? "–" : one.threshold.toFixed(3),
-    share(one.recompute_ratio, 1),
-    count(one.audits),
-    one.mean_kl === null ? "–" : one.mean_kl.toPrecision(2),
-    `${count(one.violations)} (${share(one.rate_low, 1)} to ${share(one.rate_high, 1)})`,
-  ].map((text) => make("td", { textContent: text }))));
-  const table = make("div", { className: "scroll" }, make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)));
-  const words = "Threshold and repair's budget as they are now; KL of full prefill to reuse, in nats, over the newest " +
-    "audits; in brackets the bounds of the share of violations at this setting.";
-  byId("audits").replaceChildren(table, make("p", { className: "muted", textContent: words }));
+  byId("audits").replaceChildren(...audits.map((one) => {
+    const where = several ? `${one.runtime}` : "";
+    const head = make("header", {}, make("strong", { textContent: one.off ? `${one.tier}: switched off` : one.tier }),
+      make("span", { className: "muted", textContent: where }));
+    const now = one.tier === "exact" ? [] : [`threshold ${one.threshold.toFixed(3)}`];
+    now.push(`repairs ${share(one.recompute_ratio, 1)}`);
+    const found = one.audits ? [`mean KL ${one.mean_kl === null ? "–" : one.mean_kl.toPrecision(2)}`,
+      `${count(one.violations)} of ${count(one.audits)} audits over the bound on KL`] : ["no audit yet"];
+    const bounds = make("div", { className: "bar", role: "img" },
+      make("b", { style: { marginLeft: `${100 * one.rate_low}%`, width: `${100 * (one.rate_high - one.rate_low)}%`,
+        background: "#0072b2" } }));
+    bounds.setAttribute("aria-label", "bounds of the share of violations");
+    const known = one.rate_high - one.rate_low < 1;
+    const between = known
+      ? `at this setting ${share(one.rate_low, 1)} to ${share(one.rate_high, 1)} of requests violate`
+      : "too few audits at this setting to bound the share of violations";
+    return make("div", { className: "row" }, head,
+      make("div", { className: "facts", textContent: [...now, ...found].join(" · ") }), known ? bounds : null,
+      make("div", { className: "facts", textContent: between }));
+  }));
 }
 
 function strip(request, palette) {
