@@ -111,6 +111,7 @@ def _passes(model: PreTrainedModel, support: ModelSupport, budget_s: float) -> t
     config = model.config.get_text_config(decoder=True)
     longest = LONG_TOKENS_ON_GPU if model.device.type == "cuda" else LONG_TOKENS
     limit = getattr(config, "max_position_embeddings", None) or CONTEXT_TOKENS + longest
+    limit = min(limit, support.longest_prompt or limit)
     short, long = min(SHORT_TOKENS, limit), min(longest, limit)
     context = max(min(CONTEXT_TOKENS, limit - long), 0)
     cache = SlabCache(support.layout, context + long, model.device)

@@ -35,8 +35,9 @@ def test_other_dtypes(dtype):
     assert calibrate(model, examine(model), budget_s=60.0).complete
 
 
-def test_timing_leaves_the_model_as_it_was():
-    model = tiny_model("llama")
+@pytest.mark.parametrize("rope", [None, "dynamic", "longrope", "yarn"])
+def test_timing_leaves_the_model_as_it_was(rope):
+    model = tiny_model("llama", rope=rope)
     ids = torch.arange(3, 60)[None]
     before = model(input_ids=ids).logits
     calibrate(model, examine(model))
