@@ -5,20 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from kvboost.client.frames import Frame
 from kvboost.client.lease import Lease
 from kvboost.errors import DataLossError, TruncatedStreamError
 from kvboost.types import ChunkKV, Handover
 
+Bytes = npt.NDArray[np.uint8]
 
-def fill(frames: Iterator[Frame], first: Frame | None, chunk: int, nbytes: int) -> memoryview:
-    """Read the frames of one chunk of ``nbytes`` bytes, beginning with ``first`` if it was read already.
+
+def empty(nbytes: int) -> Bytes:
+    """Return fresh memory; not a bytearray, which would be filled with zeros first."""
+    return np.empty(nbytes, dtype=np.uint8)
+
+
+def fill(frames: Iterator[Frame], first: Frame | None, chunk: int, memory: Bytes) -> memoryview:
+    """Read the frames of one chunk into ``memory``, beginning with ``first`` if it was read already.
 
     Returns
     -------
     memoryview
-        Read-only, ``nbytes`` long, and no view of any frame.
+        Read-only view of ``memory``.
 
     Raises
     ------
@@ -27,7 +35,7 @@ def fill(frames: Iterator[Frame], first: Frame | None, chunk: int, nbytes: int) 
     DataLossError
         If a frame leaves a gap, or goes past the end.
     """
-    view = np.empty(nbytes, dtype=np.uint8).data  # not bytearray: that would write zeros first
+    view, nbytes = memory.data, memory.nbytes
     filled = 0
     frame = first
     while filled < nbytes:
@@ -57,5 +65,5 @@ def chunks(frames: Iterator[Frame], lease: Lease | None = None) -> Iterator[Chun
             continue
         if first.total_bytes == 0:
             raise DataLossError(f"the first frame of chunk {first.chunk} announces no total_bytes; fetch it again")
-        payload = fill(frames, first, first.chunk, first.total_bytes)
+        payload = fill(frames, first, first.chunk, empty(first.total_bytes))
         yield ChunkKV(first.chunk, payload, first.checksum, Handover.FRAMES)

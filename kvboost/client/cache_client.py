@@ -148,6 +148,9 @@ class CacheClient:
         limit = min(PUT_CALL_BYTES, opened[1].max_bytes) if opened else PUT_CALL_BYTES
         for batch in _batches(small, limit):
             receipt = _sum(receipt, self._put_batch(request, batch))
+        lease = self._leases.current() if receipt.stored else None
+        if lease is not None:
+            lease.warm(request.namespace)
         return receipt
 
     def evict(self, namespace: str, chunk_ids: Sequence[int]) -> int:

@@ -44,6 +44,14 @@ class SegmentMaps:
             raise CacheUnavailableError(f"segment {handle.segment} holds another chunk by now")
         return np.frombuffer(memory, np.uint8, handle.nbytes, handle.offset)
 
+    def new(self, namespace: str) -> list[npt.NDArray[np.uint8]]:
+        """Map the segments of a namespace that are not mapped yet; return the whole of each."""
+        found = []
+        for file in self._directory.glob(f"{namespace}-*.kv"):
+            if file.name not in self._maps:
+                found.append(np.frombuffer(self._map(file.name), np.uint8))
+        return found
+
     def holds(self, handle: pb.Handle) -> bool:
         """Return whether the bytes are still those of the chunk that ``handle`` names."""
         return generation(self._map(handle.segment), handle) == handle.generation

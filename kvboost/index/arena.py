@@ -51,6 +51,7 @@ class Block:
     offset: int
     nbytes: int
     generation: int
+    namespace: str
 
 
 @dataclass(slots=True, eq=False)
@@ -64,6 +65,7 @@ class _Segment:
 class _Shelf:
     """The segments of one namespace."""
 
+    namespace: str
     segments: list[_Segment] = field(default_factory=list)
     forgotten: bool = False
 
@@ -117,7 +119,7 @@ class Arena:
             if self._closed:
                 raise CacheUnavailableError("the arena is closed; make a new one")
             self._collect()
-            shelf = self._shelves.setdefault(namespace, _Shelf())
+            shelf = self._shelves.setdefault(namespace, _Shelf(namespace))
             found = self._take(shelf, needed)
             if found is None:
                 raise QuotaError(
@@ -130,6 +132,11 @@ class Arena:
     def block_of(self, payload: memoryview) -> Block | None:
         """Return where a payload lies, or None if it is not of this arena. ``payload`` must stay alive meanwhile."""
         return self._live.get(id(payload.obj))
+
+    def holds(self, namespace: str, payload: memoryview) -> bool:
+        """Return whether the whole of ``payload`` is a block of this namespace."""
+        block = self.block_of(payload)
+        return block is not None and block.namespace == namespace and block.nbytes == payload.nbytes
 
     def forget(self, namespace: str) -> None:
         """Remove the namespace's segments, each as soon as it is empty."""
@@ -155,7 +162,7 @@ class Arena:
         # Not a slice of one array over the segment: numpy would make views hold that one instead of this.
         array = np.frombuffer(segment.memory, np.uint8, nbytes, offset)
         key = id(array)
-        self._live[key] = Block(segment.name, offset, nbytes, self._generation)
+        self._live[key] = Block(segment.name, offset, nbytes, self._generation, shelf.namespace)
         freed = _Freed(shelf, segment, start, needed)
         weakref.finalize(array, _let_go, self._live, key, self._freed, freed).atexit = False
         return array
@@ -180,14 +187,15 @@ class Arena:
             if self.reserved_bytes + size > self.capacity_bytes:
                 self._release_empty()
             if self.reserved_bytes + size <= self.capacity_bytes:
-                segment = self._create(size)
+                segment = self._create(shelf.namespace, size)
                 if segment is not None:
                     shelf.segments.append(segment)
                     return segment
         return None
 
-    def _create(self, size: int) -> _Segment | None:
-        name = f"{secrets.token_hex(8)}.kv"  # never used again, so that an old name cannot show new bytes
+    def _create(self, namespace: str, size: int) -> _Segment | None:
+        # Never used again, so that an old name cannot show new bytes.
+        name = f"{namespace}-{secrets.token_hex(8)}.kv"
         try:
             file = self.directory.create(name, size)
         except OSError:

@@ -29,6 +29,10 @@ class PayloadAllocator(Protocol):
         """
         ...
 
+    def holds(self, namespace: str, payload: memoryview) -> bool:
+        """Return whether ``payload`` lies in memory given out for ``namespace``, so that it need not be copied."""
+        ...
+
     def forget(self, namespace: str) -> None:
         """Give the memory of a namespace back to the system as soon as its payloads are gone."""
         ...
@@ -45,6 +49,10 @@ class ProcessMemory:
         """Return fresh memory."""
         return np.empty(nbytes, dtype=np.uint8)
 
+    def holds(self, namespace: str, payload: memoryview) -> bool:
+        """Return False: the caller may change its memory."""
+        return False
+
     def forget(self, namespace: str) -> None:
         """Do nothing: memory goes back with its array."""
 
@@ -55,7 +63,7 @@ class ProcessMemory:
 def copied_in(
     allocator: PayloadAllocator, namespace: str, payload: Buffer, make_room: Callable[[], bool]
 ) -> memoryview:
-    """Return a read-only copy of ``payload`` in memory of ``allocator``.
+    """Return a read-only copy of ``payload`` in memory of ``allocator``, or itself if it lies there, read-only.
 
     Memory in pieces is no reason to refuse what the budget can take: ``make_room`` is called until there is room.
 
@@ -64,7 +72,10 @@ def copied_in(
     QuotaError
         If ``make_room`` returns False: nothing is left to evict, and readers hold what left before.
     """
-    source = np.frombuffer(memoryview(payload).cast("B"), dtype=np.uint8)
+    view = memoryview(payload).cast("B")
+    if view.readonly and allocator.holds(namespace, view):
+        return view
+    source = np.frombuffer(view, dtype=np.uint8)
     while True:
         try:
             memory = allocator.allocate(namespace, source.nbytes)

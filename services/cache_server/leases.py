@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from kvboost.client.assemble import Bytes, empty
 from kvboost.errors import CacheUnavailableError, QuotaError
 from kvboost.types import ChunkKV
 from kvboost.v1 import cache_pb2 as pb
@@ -104,6 +105,13 @@ class Leases:
             proof=directory.proof,
             pin_s=self._pin_s,
         )
+
+    def memory(self, namespace: str, nbytes: int) -> Bytes:
+        """Return memory of the arena for a chunk that is on its way in; ordinary memory while the arena is full."""
+        try:
+            return self._arena.allocate(namespace, nbytes)
+        except QuotaError:
+            return empty(nbytes)
 
     def end(self, name: str) -> None:
         """End a lease and all its pins; one that is unknown is none."""

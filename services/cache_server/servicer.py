@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import grpc
 
-from kvboost.client import convert, convert_figures, frames
+from kvboost.client import assemble, convert, convert_figures, frames
 from kvboost.errors import InputError, QuotaError
 from kvboost.protocols import ChunkCache
 from kvboost.types import CacheInfo
@@ -92,10 +93,13 @@ class CacheServicer:
         """Take chunks; nothing is stored unless all of them arrived whole."""
         header = read_header(parts)
         _check_namespace(header.namespace)
+        memory = assemble.empty
         if self._leases is not None:
             self._leases.expire()
+            self._cache.evict(header.namespace, ())  # an unknown namespace is refused before it is given memory
+            memory = partial(self._leases.memory, header.namespace)
         with self._staging.hold(sum(chunk.nbytes for chunk in header.chunks)):
-            receipt = self._cache.put(read_chunks(header, parts))
+            receipt = self._cache.put(read_chunks(header, parts, memory))
         return pb.PutResponse(receipt=convert_figures.receipt_to_proto(receipt))
 
     def evict(self, request: pb.EvictRequest, context: grpc.ServicerContext) -> pb.EvictResponse:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from kvboost.checksum import checksum
@@ -70,8 +70,12 @@ def read_header(parts: Iterator[Frame | pb.PutHeader]) -> pb.PutHeader:
     return header
 
 
-def read_chunks(header: pb.PutHeader, parts: Iterator[Frame | pb.PutHeader]) -> PutRequest:
-    """Read the frames that ``header`` announced.
+def read_chunks(
+    header: pb.PutHeader,
+    parts: Iterator[Frame | pb.PutHeader],
+    memory: Callable[[int], assemble.Bytes] = assemble.empty,
+) -> PutRequest:
+    """Read the frames that ``header`` announced; ``memory`` gives the bytes that a chunk is read into.
 
     Raises
     ------
@@ -85,7 +89,7 @@ def read_chunks(header: pb.PutHeader, parts: Iterator[Frame | pb.PutHeader]) -> 
     frames = _only_frames(parts)
     chunks: list[NewChunk] = []
     for i, announced in enumerate(header.chunks):
-        payload = assemble.fill(frames, None, i, announced.nbytes)
+        payload = assemble.fill(frames, None, i, memory(announced.nbytes))
         if checksum(payload) != announced.checksum:
             raise ChecksumError(f"chunks[{i}].checksum does not match the bytes that arrived; send them again")
         chunks.append(convert.new_chunk_from_proto(announced, payload, f"chunks[{i}]"))

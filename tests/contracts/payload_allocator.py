@@ -78,6 +78,18 @@ class PayloadAllocatorContract:
             for done in [pool.submit(work, w) for w in range(4)]:
                 done.result()
 
+    def test_only_its_own_memory_is_kept_without_a_copy(self, allocator: PayloadAllocator) -> None:
+        for foreign in (b"z" * 100, np.frombuffer(b"z" * 100, np.uint8), bytearray(b"z" * 100)):
+            kept = copied_in(allocator, A, foreign, lambda: False)
+            assert bytes(kept) == b"z" * 100
+            assert kept.obj is not foreign
+        own = allocator.allocate(A, 100)
+        own[:] = 3
+        for namespace, payload in ((B, own.data.toreadonly()), (A, own.data), (A, own.data.toreadonly()[:50])):
+            assert not np.shares_memory(copied_in(allocator, namespace, payload, lambda: False), own)
+        kept = copied_in(allocator, A, own.data.toreadonly(), lambda: False)
+        assert np.shares_memory(kept, own) == allocator.holds(A, own.data)
+
     def test_a_copy_is_exact(self, allocator: PayloadAllocator) -> None:
         data = os.urandom(70_001)
         assert bytes(copied_in(allocator, B, memoryview(data), lambda: False)) == data
