@@ -118,8 +118,11 @@ class Bench:
 
     @property
     def policy(self) -> ReusePolicy:
-        """The configured policy, without the audits that would run, and change it, between two measurements."""
-        return replace(self.config.policy, audit_rate=0.0)
+        """The configured policy, but what is measured must not depend on the machine's speed or on what ran before.
+
+        So there are no audits, which would change it between two measurements, and no hit is declined for its cost.
+        """
+        return replace(self.config.policy, audit_rate=0.0, worth_it=False)
 
     def namespace(self) -> str:
         """Return the key that the model's K/V are filed under."""

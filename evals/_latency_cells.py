@@ -71,7 +71,7 @@ def make_group(
     corpus = Corpus(tokenizer, seed)
     documents = _documents(corpus, tokens)
     cached = tuple(prompt(tokenizer, documents, _QUESTIONS[0]))
-    moved = [*documents[1:], documents[0]]
+    moved = [*documents[1::2], *documents[::2]]  # none keeps its place, none its neighbour
     shifted = tuple(prompt(tokenizer, moved, _QUESTIONS[1]))
     length = len(shifted)
     base = tuple(_ids(tokenizer, corpus.take(length + 8))[:length])
