@@ -86,8 +86,10 @@ class RequestMetrics:
             self._prompt.labels(*labels, str(tier)).inc(tokens)
         self._recomputed.labels(*labels).inc(report.recomputed_tokens)
         self._generated.labels(*labels).inc(finish.new_tokens)
-        if report.saved_s is not None:
-            (self._saved if report.saved_s >= 0 else self._overspent).labels(*labels).inc(abs(report.saved_s))
+        saved_s = report.saved_s or 0.0
+        # Both, or the difference of the two would be nothing until each has happened.
+        self._saved.labels(*labels).inc(max(saved_s, 0.0))
+        self._overspent.labels(*labels).inc(max(-saved_s, 0.0))
         for stage, seconds in report.stages_s.items():
             self._stages.labels(*labels, stage).inc(seconds)
         self._declined.labels(*labels).inc(len(report.declined))
