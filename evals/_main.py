@@ -46,6 +46,17 @@ class Eval:
     draw: Callable[[Result, Path], None]
 
 
+@dataclass(frozen=True, slots=True)
+class PlainEval:
+    """An eval that needs no model; otherwise as :class:`Eval`."""
+
+    name: str
+    parser: argparse.ArgumentParser
+    measure: Callable[[argparse.Namespace], Result]
+    table: Callable[[Result], str]
+    draw: Callable[[Result, Path], None]
+
+
 def run(chosen: Eval, argv: Sequence[str] | None = None, bench: Bench | None = None) -> int:
     """Run one eval from its command line.
 
@@ -53,24 +64,29 @@ def run(chosen: Eval, argv: Sequence[str] | None = None, bench: Bench | None = N
 
     ``bench`` stands in for the model that the arguments name.
     """
+
+    def measure(args: argparse.Namespace) -> Result:
+        loaded = bench or load_bench(args)
+        head = {
+            "model": loaded.model.config._name_or_path or type(loaded.model).__name__,
+            "namespace": loaded.namespace(),
+            "embedder": None if loaded.embedder is None else loaded.embedder.name,
+        }
+        return {**head, **chosen.measure(loaded, args)}
+
+    return run_plain(PlainEval(chosen.name, chosen.parser, measure, chosen.table, chosen.draw), argv)
+
+
+def run_plain(chosen: PlainEval, argv: Sequence[str] | None = None) -> int:
+    """Run an eval that loads for itself what it needs; the exit status is that of :func:`run`."""
     args = chosen.parser.parse_args(argv)
     given = list(sys.argv[1:] if argv is None else argv)
     try:
         _check_outputs(args)
         if args.threads is not None:
             torch.set_num_threads(args.threads)
-        bench = bench or load_bench(args)
-        head = {
-            "eval": chosen.name,
-            "argv": given,
-            "quick": args.quick,
-            "seed": args.seed,
-            "model": bench.model.config._name_or_path or type(bench.model).__name__,
-            "namespace": bench.namespace(),
-            "embedder": None if bench.embedder is None else bench.embedder.name,
-            **origin(),
-        }
-        result = {**head, **chosen.measure(bench, args)}
+        head = {"eval": chosen.name, "argv": given, "quick": args.quick, "seed": args.seed, **origin()}
+        result = {**head, **chosen.measure(args)}
     except KVBoostError as error:
         print(f"python -m evals.{chosen.name}: {error}", file=sys.stderr)
         return 2

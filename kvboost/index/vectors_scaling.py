@@ -48,6 +48,8 @@ class ScalingIndex:
         Rows up to which search is exact.
     seed
         Of the sample that cells are trained on.
+    live
+        An index of this dimension to begin with, which nobody else writes to; None for an empty one.
     """
 
     def __init__(
@@ -64,6 +66,8 @@ class ScalingIndex:
         self._changed: set[int] | None = None
         self._builder: threading.Thread | None = None
         self._closed = False
+        with self._writing:
+            self._note(())
 
     def __len__(self) -> int:
         return len(self._live)
@@ -104,10 +108,7 @@ class ScalingIndex:
     @classmethod
     def load(cls, path: Path, embedder: str, dim: int, *, exact_up_to: int = EXACT_UP_TO) -> ScalingIndex:
         """Return the index that was saved, ready to search; see :func:`~kvboost.index.vectors_file.load`."""
-        made = cls(dim, exact_up_to=exact_up_to, live=load(path, embedder, dim))
-        with made._writing:
-            made._note(())
-        return made
+        return cls(dim, exact_up_to=exact_up_to, live=load(path, embedder, dim))
 
     def settle(self, timeout_s: float | None = None) -> bool:
         """Wait until no successor is in the making; return False if ``timeout_s`` ran out first."""
