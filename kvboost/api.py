@@ -15,6 +15,7 @@ from kvboost.config import Config, load
 from kvboost.errors import InputError, KVBoostError
 from kvboost.policy import ReusePolicy
 from kvboost.protocols import ChunkCache, PromptSegmenter
+from kvboost.published import PublishedCache, check_tenant
 from kvboost.runtime.calibrate import calibrated
 from kvboost.runtime.engine import Engine
 from kvboost.runtime.fingerprint import namespace_of
@@ -79,20 +80,24 @@ def boost(
     chosen = segmenter or build_segmenter(settings.segment, settings.embedder, tokenizer)
     support = examine(model)
     use_grouped(model)
+    check_tenant(settings.cache.tenant if tenant is None else tenant)
     namespace = namespace_of(model, tokenizer, support, settings.cache.tenant if tenant is None else tenant)
     support = pass_gate(model, support, namespace)
     costs = Costs(support, calibrated(model, support, namespace), learns=model.device.type == "cpu")
     store = _store(cache, settings)
+    owns = store is not cache
+    if settings.cache.published:
+        store = PublishedCache(store, settings.cache.published)
     try:
         store.open(namespace)
     except KVBoostError:
         use_own(model)
-        if store is not cache:
+        if owns:
             store.close()
         raise
     rules = policy or settings.policy
     preparer = Preparer(model, tokenizer, chosen, store, namespace, support, rules, threading.Lock(), costs)
-    engine = Engine(preparer, model.generate, owns_cache=store is not cache)
+    engine = Engine(preparer, model.generate, owns_cache=owns)
 
     def generate(self: PreTrainedModel, inputs: Any = None, *args: Any, **kwargs: Any) -> Any:
         result, self.last_reuse = engine.generate(inputs, *args, **kwargs)

@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from kvboost.api import boost, engine_of, unboost
+from kvboost.config import Config
 from kvboost.index import LocalCache
 from kvboost.policy import ReusePolicy
 from kvboost.protocols import ChunkCache, PromptSegmenter
@@ -67,11 +68,12 @@ def boosted(
     policy: ReusePolicy | None = None,
     model: PreTrainedModel | None = None,
     segmenter_: PromptSegmenter | None = None,
+    config: Config | None = None,
     **settings: Any,
 ) -> Iterator[PreTrainedModel]:
     """Yield a boosted tiny model."""
     model = model if model is not None else tiny_model(arch, **settings)
-    boost(model, tokenizer(), cache or new_cache(), policy, segmenter=segmenter_ or segmenter())
+    boost(model, tokenizer(), cache or new_cache(), policy, segmenter=segmenter_ or segmenter(), config=config)
     try:
         yield model
     finally:

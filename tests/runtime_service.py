@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from kvboost.client import RuntimeClient
 from kvboost.client.address import parse_address
+from kvboost.config import Config
 from kvboost.index import LocalCache
 from kvboost.policy import ReusePolicy
 from kvboost.runtime.batching import Batch
@@ -37,16 +38,21 @@ class Running:
 
 @contextmanager
 def runtime_service(
-    model: PreTrainedModel | None = None, policy: ReusePolicy | None = None, **limits: int
+    model: PreTrainedModel | None = None,
+    policy: ReusePolicy | None = None,
+    cache: LocalCache | None = None,
+    config: Config | None = None,
+    publishes: bool = False,
+    **limits: int,
 ) -> Iterator[Running]:
     """Serve a model whose answers are as long as asked for; ``limits`` as of :class:`Batch`."""
     if model is None:
         model = tiny_model("llama")
         model.generation_config.eos_token_id = None
-    cache = new_cache()
-    with boosted(model=model, cache=cache, policy=policy):
+    cache = cache or new_cache()
+    with boosted(model=model, cache=cache, policy=policy, config=config):
         batch = Batch(engine_of(model), **limits)
-        served = ServedModel(batch.engine, tokenizer(), "tiny", "")
+        served = ServedModel(batch.engine, tokenizer(), "tiny", "", publishes)
         register = RuntimeServicer(served, batch).register
         server = start_server(register, [SERVICE_NAME], [parse_address("127.0.0.1:0")], workers=32)
         client = RuntimeClient(str(server.addresses[0]))

@@ -138,6 +138,7 @@ class RuntimeClient:
         documents: Sequence[str],
         *,
         prefix: str = "",
+        publish: bool = False,
         timeout_s: float | None = None,
         on_receipt: Callable[[WarmReceipt], None] | None = None,
     ) -> tuple[WarmReceipt, ...]:
@@ -149,6 +150,8 @@ class RuntimeClient:
             Texts, each cached for itself, so that it is found in any order of documents.
         prefix
             Text that each document stands behind, such as the system prompt that requests begin with.
+        publish
+            Put them where every tenant that reads the same published documents finds them.
         timeout_s
             Deadline for each MiB of text; None waits for ever.
         on_receipt
@@ -158,12 +161,14 @@ class RuntimeClient:
         ------
         InputError
             If a document is empty or longer than the model's context, or the prefix leaves no room for it.
+        SupportError
+            If documents shall be published, and the runtime may not.
         """
         if isinstance(documents, str):
             raise InputError("documents must be a list of texts, not one text")
         receipts: list[WarmReceipt] = []
         for part in _parts(documents):
-            request = pb.WarmRequest(documents=part, prefix=prefix)
+            request = pb.WarmRequest(documents=part, prefix=prefix, publish=publish)
             first = len(receipts)
             with self._failures():
                 for message in self._warm(request, timeout=timeout_s):

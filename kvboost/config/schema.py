@@ -100,6 +100,8 @@ class CacheConfig:
         Under how many histories the same chunk is stored, at most.
     tenant
         Name that K/V are kept apart by; tenants never share.
+    published
+        Name of published documents that are read beside the tenant's own K/V; empty for none.
     arena_dir
         Where the cache service keeps K/V as shared memory for clients on its host; empty for /dev/shm where the
         budget fits in, else the directory for temporary files; none for memory of its own.
@@ -109,6 +111,7 @@ class CacheConfig:
     max_bytes: int = 2 * 1024**3
     max_variants: int = 2
     tenant: str = ""
+    published: str = ""
     arena_dir: str = ""
 
     def __post_init__(self) -> None:
@@ -161,11 +164,14 @@ class RuntimeConfig:
         Requests that wait beside those; further ones are refused at once.
     prefill_tokens
         Prompt tokens of a new request that are computed between two tokens of running answers, at most.
+    publishes
+        Whether callers may publish documents for all tenants that read cache.published.
     """
 
     max_batch: int = 8
     max_queue: int = 64
     prefill_tokens: int = 256
+    publishes: bool = False
 
     def __post_init__(self) -> None:
         _at_least("max_batch", self.max_batch, 1)

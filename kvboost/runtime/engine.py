@@ -253,9 +253,9 @@ class Engine:
         return ids[: next((i + 1 for i in range(len(row.token_ids), len(ids)) if ids[i] in ends), len(ids))]
 
     def store(
-        self, plan: Plan, ids: list[int], cache: SlabCache, index: int = 0, padding: int = 0
+        self, plan: Plan, ids: list[int], cache: SlabCache, index: int = 0, padding: int = 0, namespace: str = ""
     ) -> Future[PutReceipt]:
-        """Offer what a row computed to the cache, in the background."""
+        """Offer what a row computed to the cache, in the background; to the model's own namespace unless named."""
         preparer = self.preparer
 
         def build() -> PutRequest:
@@ -265,7 +265,7 @@ class Engine:
             values = torch.stack([layer.values[index, :, at] for layer in cache.layers])
             layout = preparer.support.layout
             chunks = new_chunks(ids[:count], plan, preparer.segmenter, keys, values, layout)
-            return PutRequest(preparer.namespace.key, tuple(ids[:count]), chunks)
+            return PutRequest(namespace or preparer.namespace.key, tuple(ids[:count]), chunks)
 
         return self.writer.submit(build)
 

@@ -137,12 +137,14 @@ class GenerateRequest(_message.Message):
     def __init__(self, prompt: _Optional[str] = ..., chat: _Optional[_Union[ChatMessages, _Mapping]] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., max_new_tokens: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., score_against_full: bool = ..., skip_cache: bool = ..., wait_for_store: bool = ..., with_token_texts: bool = ...) -> None: ...
 
 class WarmRequest(_message.Message):
-    __slots__ = ("documents", "prefix")
+    __slots__ = ("documents", "prefix", "publish")
     DOCUMENTS_FIELD_NUMBER: _ClassVar[int]
     PREFIX_FIELD_NUMBER: _ClassVar[int]
+    PUBLISH_FIELD_NUMBER: _ClassVar[int]
     documents: _containers.RepeatedScalarFieldContainer[str]
     prefix: str
-    def __init__(self, documents: _Optional[_Iterable[str]] = ..., prefix: _Optional[str] = ...) -> None: ...
+    publish: bool
+    def __init__(self, documents: _Optional[_Iterable[str]] = ..., prefix: _Optional[str] = ..., publish: bool = ...) -> None: ...
 
 class WarmReceipt(_message.Message):
     __slots__ = ("index", "tokens", "reused_tokens", "stored_chunks", "refused_chunks", "seconds")

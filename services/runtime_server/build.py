@@ -52,7 +52,8 @@ def served_model(config: Config) -> Iterator[tuple[ServedModel, Batch]]:
         try:
             with step("warming up"):
                 batch.run(lambda: warm_up(engine))
-            yield ServedModel(engine, tokenizer, chosen.name_or_path or DEMO_NAME, config.cache.address), batch
+            name = chosen.name_or_path or DEMO_NAME
+            yield ServedModel(engine, tokenizer, name, config.cache.address, limits.publishes), batch
         finally:
             batch.close()
             kvboost.unboost(model)

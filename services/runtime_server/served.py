@@ -19,12 +19,15 @@ class ServedModel:
         Hub id or directory of the model.
     cache_address
         Where its cache is; empty for one in this process.
+    publishes
+        Whether callers may publish documents for all tenants.
     """
 
     engine: Engine
     tokenizer: PreTrainedTokenizerBase
     name: str
     cache_address: str = ""
+    publishes: bool = False
 
     @property
     def max_context_tokens(self) -> int:

@@ -8,8 +8,9 @@ from concurrent.futures import CancelledError
 
 import grpc
 
-from kvboost.errors import CacheUnavailableError, InputError, PromptError
+from kvboost.errors import CacheUnavailableError, InputError, PromptError, SupportError
 from kvboost.policy import ReusePolicy
+from kvboost.published import PublishedCache
 from kvboost.runtime.batching import Batch, BatchRequest
 from kvboost.runtime.text_stream import TextStream
 from kvboost.sampling import GREEDY
@@ -22,6 +23,7 @@ from .served import ServedModel
 _BREAK = "\n\n"
 # K/V behind approximately reused tokens would themselves be approximate, so nothing but a lossless prefix is reused.
 _LOSSLESS = ReusePolicy(tiers=(Tier.PREFIX,), audit_rate=0.0)
+_NOTHING = ReusePolicy(tiers=(), audit_rate=0.0)
 
 
 def warm(
@@ -36,8 +38,13 @@ def warm(
     ------
     InputError
         If a document is empty or does not fit into the model's context.
+    SupportError
+        If documents shall be published, and this runtime may not, or reads none.
     """
     since_s = time.perf_counter()
+    namespace = _published(served) if request.publish else ""
+    # What is published must hold nothing that a tenant's own request computed, so nothing is reused for it.
+    policy = _NOTHING if request.publish else _LOSSLESS
     prompts = [_token_ids(served, request.prefix, text, i) for i, text in enumerate(request.documents)]
     if not prompts:
         raise InputError("documents is empty; send at least one text")
@@ -45,7 +52,8 @@ def warm(
         caller = Caller(TextStream(served.decode))
         if not context.add_callback(caller.leave):
             return
-        batch.submit(BatchRequest(token_ids, 0, GREEDY, time.perf_counter(), policy=_LOSSLESS), caller)
+        asked = BatchRequest(token_ids, 0, GREEDY, time.perf_counter(), policy=policy, namespace=namespace)
+        batch.submit(asked, caller)
         for _ in caller.events():
             pass  # no tokens are asked for; an error is raised
         receipt = _receipt(i, caller)
@@ -54,6 +62,18 @@ def warm(
         now_s = time.perf_counter()
         receipt.seconds, since_s = now_s - since_s, now_s
         yield receipt
+
+
+def _published(served: ServedModel) -> str:
+    """Return the namespace of published documents."""
+    preparer = served.engine.preparer
+    if not served.publishes:
+        raise SupportError("publish is refused here; set runtime.publishes where callers may publish for all tenants")
+    cache = preparer.cache
+    key = cache.published_key(preparer.namespace.key) if isinstance(cache, PublishedCache) else None
+    if key is None:
+        raise SupportError("publish needs a name for what is published; set cache.published")
+    return key
 
 
 def _receipt(index: int, caller: Caller) -> pb.WarmReceipt | None:

@@ -31,6 +31,8 @@ class BatchRequest:
         Compute everything; look nothing up and store nothing.
     policy
         Instead of the model's own, and without the controller.
+    namespace
+        Key of the namespace that new chunks go to; empty for the model's own.
     """
 
     token_ids: tuple[int, ...]
@@ -40,6 +42,7 @@ class BatchRequest:
     stages_s: Mapping[str, float] = field(default_factory=dict)
     skip_cache: bool = False
     policy: ReusePolicy | None = None
+    namespace: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,7 +108,7 @@ class Row:
                 engine.preparer.costs.observe(report, self._pass_s[0])
             report = engine.preparer.costs.priced(report)
             engine.counters.count(report)
-            stored = engine.store(prepared.plan, ids, self.cache)
+            stored = engine.store(prepared.plan, ids, self.cache, namespace=self.request.namespace)
         if self._watch is not None:
             engine.audit.submit(prepared, self._watch, 0, ids)
         ended = bool(self.answer) and self.answer[-1] in end_tokens(engine.model)
