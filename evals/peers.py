@@ -58,7 +58,7 @@ def measure(bench: Bench, args: argparse.Namespace) -> Result:
         "peer_strategy": args.peer_strategy,
         "threads": args.threads,
     }
-    asked = workloads(bench.tokenizer, args.tokens or (600 if args.quick else 1400), args.seed)
+    asked = workloads(bench.tokenizer, args.tokens or (400 if args.quick else 1400), args.seed)
     rounds = args.repetitions or (2 if args.quick else 5)
     answer_tokens = size(args, "answer_tokens", 16, 32)
     deadline = Deadline(args.quick)
@@ -249,7 +249,7 @@ def _parser() -> argparse.ArgumentParser:
     peer.add_argument("--peer-python", metavar="FILE", help="interpreter of an environment with kvboost 0.9.0 in it")
     peer.add_argument("--backends", nargs="+", choices=_NAMES[1:-1], help="beside transformers and the peer (both)")
     peer.add_argument("--peer-strategy", default="selective", metavar="NAME", help="its recompute strategy (selective)")
-    peer.add_argument("--tokens", type=int, metavar="N", help="tokens of a context (default: 1400; 600 with --quick)")
+    peer.add_argument("--tokens", type=int, metavar="N", help="tokens of a context (default: 1400; 400 with --quick)")
     peer.add_argument("--repetitions", type=int, metavar="N", help="rounds (default: 5; 2 with --quick)")
     return made
 
