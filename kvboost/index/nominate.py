@@ -15,8 +15,6 @@ from kvboost.index.worker import EmbeddingReport, EmbeddingWorker
 from kvboost.protocols import Embedder
 from kvboost.types import MatchQuery
 
-FIRST_BATCH = 8
-
 _log = logging.getLogger(__name__)
 
 
@@ -50,11 +48,11 @@ class Nominator:
         Ranked gaps, the likely ones first, are embedded batch by batch, each twice the last, until a batch finds
         nobody. An embedding costs about a tenth of computing its chunk with a small model, so it pays where one in a
         few finds a donor. A prompt of boilerplate, which shares runs of tokens with the cache in every chunk and has
-        no donor, costs the first batch only. (A limit in seconds would make the answer depend on how busy the
-        machine is.) Gaps without a ranking are all embedded at once.
+        no donor, costs the first batch only: an eighth of its chunks. (A limit in seconds would
+        make the answer depend on how busy the machine is.) Gaps without a ranking are all embedded at once.
         """
         found: list[tuple[Gap, Hits]] = []
-        size = FIRST_BATCH if ranked else len(gaps)
+        size = first_batch(len(query.chunks)) if ranked else len(gaps)
         while len(found) < len(gaps):
             batch = gaps[len(found) : len(found) + size]
             hits = self._search(table, query, batch)
@@ -115,3 +113,8 @@ class Nominator:
                     if table.vectors is None:
                         table.vectors = ScalingIndex(len(row))
                     table.vectors.add([vector_id], row[None])
+
+
+def first_batch(num_chunks: int) -> int:
+    """Return how many chunks of a prompt are embedded before anything was found."""
+    return max(4, num_chunks // 8)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvboost.index import LocalCache
-from kvboost.index.nominate import FIRST_BATCH
+from kvboost.index.nominate import first_batch
 from kvboost.index.span_filter import GRAM_TOKENS, SpanFilter, gram_hashes
 from kvboost.types import MatchQuery, Tier
 from tests.contracts.chunks import Tokens, ask, namespace, offer, words
@@ -122,13 +122,14 @@ def test_a_run_that_ends_with_what_the_prefix_tier_took_is_not_enough(cache: Loc
 def test_boilerplate_without_a_donor_costs_one_batch(cache: LocalCache) -> None:
     cache.put(offer(KEY, [A, B]))
     cache.flush()
-    boilerplate = [(*words(f"x{i}", 24), *A[8:17]) for i in range(4 * FIRST_BATCH)]
+    boilerplate = [(*words(f"x{i}", 24), *A[8:17]) for i in range(80)]
     result = cache.match(asking(boilerplate, 8, threshold=0.9))
-    assert (result.embedded_chunks, result.matches) == (FIRST_BATCH, ())
+    assert (result.embedded_chunks, result.matches) == (first_batch(80), ())
+    assert first_batch(80) == 10
     # The likely ones go first, wherever they stand, and while they are found the search goes on.
     result = cache.match(asking([*boilerplate, edited(B, 10)], 8, threshold=0.7))
     assert [match.donor.token_ids for match in result.matches] == [B]
-    assert result.embedded_chunks > FIRST_BATCH
+    assert first_batch(81) < result.embedded_chunks < 81
     assert cache.match(asking(boilerplate, None, threshold=0.9)).embedded_chunks == len(boilerplate)
 
 
