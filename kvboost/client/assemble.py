@@ -20,8 +20,10 @@ def empty(nbytes: int) -> Bytes:
     return np.empty(nbytes, dtype=np.uint8)
 
 
-def fill(frames: Iterator[Frame], first: Frame | None, chunk: int, memory: Bytes) -> memoryview:
+def fill(frames: Iterator[Frame], first: Frame | None, chunk: int, memory: Bytes, base: int = 0) -> memoryview:
     """Read the frames of one chunk into ``memory``, beginning with ``first`` if it was read already.
+
+    ``memory`` stands for the chunk's bytes from ``base`` on.
 
     Returns
     -------
@@ -45,10 +47,10 @@ def fill(frames: Iterator[Frame], first: Frame | None, chunk: int, memory: Bytes
             raise TruncatedStreamError(f"chunk {chunk} ends after {filled} of {nbytes} bytes; send it again")
         data = memoryview(frame.data).cast("B")
         end = filled + len(data)
-        if frame.offset != filled or end > nbytes or not len(data):
+        if frame.offset != base + filled or end > nbytes or not len(data):
             raise DataLossError(
-                f"a frame of chunk {chunk} holds {len(data)} bytes at offset {frame.offset} after {filled} of {nbytes} "
-                "bytes; send it again"
+                f"a frame of chunk {chunk} holds {len(data)} bytes at offset {frame.offset} where {base + filled} "
+                f"of {base + nbytes} are due; send it again"
             )
         view[filled:end] = data
         filled, frame = end, None

@@ -10,6 +10,7 @@ from typing import TypeVar
 from kvboost.client import assemble, convert, convert_figures, frames
 from kvboost.client.lease import Lease
 from kvboost.client.lease_keeper import LeaseKeeper
+from kvboost.client.parts import ChunkPart, read_parts
 from kvboost.client.transport import Part, Transport
 from kvboost.errors import CacheUnavailableError, InputError, UnknownNamespaceError
 from kvboost.types import (
@@ -132,6 +133,36 @@ class CacheClient:
             self._handover = chunk.handover
             yield chunk
             chunk = next(stream, None)
+
+    def fetch_parts(self, namespace: str, chunk_ids: Sequence[int], parts: int) -> Iterator[ChunkPart]:
+        """Yield the first part of every chunk that is still there, then the second of every chunk, and so on.
+
+        For a cache on another host and a model that begins with its first layer while the others are on their way:
+        with as many parts as layers, one part is one layer. Always sent, never shared memory: there every layer is
+        at hand at once.
+
+        Raises
+        ------
+        InputError
+            If a chunk's bytes cannot be cut into so many equal parts.
+        ChecksumError
+            Instead of the last part of a chunk: what was yielded of it before is then not to be used either.
+        TruncatedStreamError, DataLossError
+            As of :meth:`fetch`.
+        """
+        if parts < 1:
+            raise InputError(f"parts {parts} must be at least 1")
+        wanted = dict.fromkeys(chunk_ids)  # a chunk that is asked for twice comes once
+        request = pb.FetchRequest(namespace=namespace, chunk_ids=wanted, parts=parts)
+
+        def first() -> tuple[Iterator[ChunkPart], ChunkPart | None]:
+            stream = read_parts(self._transport.fetch(request, self._fetch_timeout_s), parts)
+            return stream, next(stream, None)
+
+        stream, part = self._reopening(namespace, first)
+        while part is not None:
+            yield part
+            part = next(stream, None)
 
     def put(self, request: PutRequest) -> PutReceipt:
         """Offer chunks, in several calls if they are large.

@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 from typing_extensions import Buffer
 
 from kvboost.errors import InputError
+from kvboost.types import ChunkKV
 from kvboost.v1 import cache_pb2
 
 FRAME_BYTES = 1 << 20
@@ -44,6 +45,27 @@ def split(chunk: int, payload: Buffer, checksum: int | None = None) -> Iterator[
             yield Frame(chunk, offset, data, len(view), checksum)
         else:
             yield Frame(chunk, offset, data)
+
+
+def split_parts(chunks: Sequence[ChunkKV], parts: int) -> Iterator[Frame]:
+    """Yield the frames of several chunks: of all their first parts, then of all their second parts, and so on.
+
+    Raises
+    ------
+    InputError
+        If a chunk cannot be cut into so many equal parts.
+    """
+    views = [memoryview(chunk.payload).cast("B") for chunk in chunks]
+    for chunk, view in zip(chunks, views, strict=True):
+        if len(view) % parts:
+            raise InputError(f"parts {parts} must divide the {len(view)} bytes of chunk {chunk.chunk_id}")
+    for part in range(parts if views else 0):
+        for chunk, view in zip(chunks, views, strict=True):
+            start, end = (len(view) // parts * i for i in (part, part + 1))
+            for offset in range(start, end, FRAME_BYTES):
+                data = view[offset : min(offset + FRAME_BYTES, end)]
+                announced = (len(view), chunk.checksum) if offset == 0 else (0, 0)
+                yield Frame(chunk.chunk_id, offset, data, *announced)
 
 
 def encode(frame: Frame | cache_pb2.Frame) -> bytes:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16kvboost/v1/cache.proto\x12\nkvboost.v1\"\"\n\x04Span\x12\r\n\x05start\x18\x01 \x01(\r\x12\x0b\n\x03\x65nd\x18\x02 \x01(\r\"g\n\x08KVLayout\x12\x12\n\nnum_layers\x18\x01 \x01(\r\x12\x14\n\x0cnum_kv_heads\x18\x02 \x01(\r\x12\x0f\n\x07key_dim\x18\x03 \x01(\r\x12\x11\n\tvalue_dim\x18\x04 \x01(\r\x12\r\n\x05\x64type\x18\x05 \x01(\t\"\x82\x01\n\tNamespace\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\ttokenizer\x18\x02 \x01(\t\x12\x0c\n\x04rope\x18\x03 \x01(\t\x12$\n\x06layout\x18\x04 \x01(\x0b\x32\x14.kvboost.v1.KVLayout\x12\x0f\n\x07\x61\x64\x61pter\x18\x05 \x01(\t\x12\x0e\n\x06tenant\x18\x06 \x01(\t\"W\n\tCacheInfo\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x11\n\tmax_bytes\x18\x02 \x01(\x04\x12\x10\n\x08\x65mbedder\x18\x03 \x01(\t\x12\x14\n\x0cmax_variants\x18\x04 \x01(\r\"N\n\x0f\x44\x65scribeRequest\x12-\n\tnamespace\x18\x01 \x01(\x0b\x32\x15.kvboost.v1.NamespaceH\x00\x88\x01\x01\x42\x0c\n\n_namespace\"7\n\x10\x44\x65scribeResponse\x12#\n\x04info\x18\x01 \x01(\x0b\x32\x15.kvboost.v1.CacheInfo\"\xcf\x01\n\x0cMatchRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x12\n\nchunk_ends\x18\x03 \x03(\r\x12\x13\n\x0b\x63hunk_texts\x18\x04 \x03(\t\x12\x16\n\tthreshold\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\x14\n\x0cmax_nominees\x18\x06 \x01(\r\x12\x1e\n\x11min_shared_tokens\x18\x07 \x01(\rH\x01\x88\x01\x01\x42\x0c\n\n_thresholdB\x14\n\x12_min_shared_tokens\"t\n\x05\x44onor\x12\x10\n\x08\x63hunk_id\x18\x01 \x01(\x06\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\r\n\x05start\x18\x03 \x01(\r\x12\x13\n\x0bparent_hash\x18\x04 \x01(\x0c\x12\x13\n\x0bprefix_hash\x18\x05 \x01(\x0c\x12\r\n\x05\x65xact\x18\x06 \x01(\x08\"\x92\x01\n\x05Match\x12 \n\x06target\x18\x01 \x01(\x0b\x32\x10.kvboost.v1.Span\x12\r\n\x05\x64onor\x18\x02 \x01(\r\x12$\n\ndonor_span\x18\x03 \x01(\x0b\x32\x10.kvboost.v1.Span\x12\x1e\n\x04tier\x18\x04 \x01(\x0e\x32\x10.kvboost.v1.Tier\x12\x12\n\nsimilarity\x18\x05 \x01(\x01\"\x86\x01\n\rMatchResponse\x12!\n\x06\x64onors\x18\x01 \x03(\x0b\x32\x11.kvboost.v1.Donor\x12\"\n\x07matches\x18\x02 \x03(\x0b\x32\x11.kvboost.v1.Match\x12\x17\n\x0f\x65mbedded_chunks\x18\x03 \x01(\r\x12\x15\n\rspared_chunks\x18\x04 \x01(\r\"R\n\x0c\x46\x65tchRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x11\n\tchunk_ids\x18\x02 \x03(\x06\x12\x12\n\x05lease\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\x08\n\x06_lease\"{\n\x06Handle\x12\r\n\x05\x63hunk\x18\x01 \x01(\x06\x12\x0b\n\x03pin\x18\x02 \x01(\x04\x12\x0f\n\x07segment\x18\x03 \x01(\t\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12\x0e\n\x06nbytes\x18\x05 \x01(\x04\x12\x12\n\ngeneration\x18\x06 \x01(\x06\x12\x10\n\x08\x63hecksum\x18\x07 \x01(\x06\".\n\x0cLeaseRequest\x12\x10\n\x08released\x18\x01 \x03(\x04\x12\x0c\n\x04held\x18\x02 \x03(\x04\"c\n\rLeaseResponse\x12\r\n\x05lease\x18\x01 \x01(\t\x12\x11\n\tdirectory\x18\x02 \x01(\t\x12\x12\n\nproof_file\x18\x03 \x01(\t\x12\r\n\x05proof\x18\x04 \x01(\x0c\x12\r\n\x05pin_s\x18\x05 \x01(\x01\"\x80\x01\n\x05\x46rame\x12\r\n\x05\x63hunk\x18\x01 \x01(\x06\x12\x13\n\x0btotal_bytes\x18\x02 \x01(\x04\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x12\x10\n\x08\x63hecksum\x18\x04 \x01(\x06\x12#\n\x07handles\x18\x05 \x03(\x0b\x32\x12.kvboost.v1.Handle\x12\x0c\n\x04\x64\x61ta\x18\x0f \x01(\x0c\"l\n\x0b\x43hunkHeader\x12\x1e\n\x04span\x18\x01 \x01(\x0b\x32\x10.kvboost.v1.Span\x12\r\n\x05\x65xact\x18\x02 \x01(\x08\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x0e\n\x06nbytes\x18\x04 \x01(\x04\x12\x10\n\x08\x63hecksum\x18\x05 \x01(\x06\"Z\n\tPutHeader\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\'\n\x06\x63hunks\x18\x03 \x03(\x0b\x32\x17.kvboost.v1.ChunkHeader\"a\n\nPutRequest\x12\'\n\x06header\x18\x01 \x01(\x0b\x32\x15.kvboost.v1.PutHeaderH\x00\x12\"\n\x05\x66rame\x18\x02 \x01(\x0b\x32\x11.kvboost.v1.FrameH\x00\x42\x06\n\x04part\"Y\n\nPutReceipt\x12\x0e\n\x06stored\x18\x01 \x01(\r\x12\x11\n\tduplicate\x18\x02 \x01(\r\x12\x15\n\rover_variants\x18\x03 \x01(\r\x12\x11\n\ttoo_large\x18\x04 \x01(\r\"6\n\x0bPutResponse\x12\'\n\x07receipt\x18\x01 \x01(\x0b\x32\x16.kvboost.v1.PutReceipt\"4\n\x0c\x45victRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x11\n\tchunk_ids\x18\x02 \x03(\x06\" \n\rEvictResponse\x12\x0f\n\x07\x65victed\x18\x01 \x01(\r\" \n\x0b\x44ropRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\"\x1f\n\x0c\x44ropResponse\x12\x0f\n\x07\x64ropped\x18\x01 \x01(\r\"\xa9\x02\n\x0eNamespaceStats\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12\x0e\n\x06\x63hunks\x18\x04 \x01(\x04\x12\x14\n\x0cstored_bytes\x18\x05 \x01(\x04\x12\x0f\n\x07vectors\x18\x06 \x01(\x04\x12\x0f\n\x07queries\x18\x07 \x01(\x04\x12\x14\n\x0cquery_tokens\x18\x08 \x01(\x04\x12=\n\nhit_tokens\x18\t \x03(\x0b\x32).kvboost.v1.NamespaceStats.HitTokensEntry\x12\x16\n\x0e\x65victed_chunks\x18\n \x01(\x04\x1a\x30\n\x0eHitTokensEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\x0e\n\x0cStatsRequest\"w\n\nCacheStats\x12\x11\n\tmax_bytes\x18\x01 \x01(\x04\x12\x14\n\x0cstored_bytes\x18\x02 \x01(\x04\x12\x10\n\x08uptime_s\x18\x03 \x01(\x01\x12.\n\nnamespaces\x18\x04 \x03(\x0b\x32\x1a.kvboost.v1.NamespaceStats\"6\n\rStatsResponse\x12%\n\x05stats\x18\x01 \x01(\x0b\x32\x16.kvboost.v1.CacheStats*w\n\x04Tier\x12\x14\n\x10TIER_UNSPECIFIED\x10\x00\x12\x0f\n\x0bTIER_PREFIX\x10\x01\x12\x0e\n\nTIER_EXACT\x10\x02\x12\x10\n\x0cTIER_SIMILAR\x10\x03\x12\x13\n\x0fTIER_SUBSTITUTE\x10\x04\x12\x11\n\rTIER_COMPUTED\x10\x05\x32\xfe\x03\n\x0c\x43\x61\x63heService\x12\x45\n\x08\x44\x65scribe\x12\x1b.kvboost.v1.DescribeRequest\x1a\x1c.kvboost.v1.DescribeResponse\x12<\n\x05Match\x12\x18.kvboost.v1.MatchRequest\x1a\x19.kvboost.v1.MatchResponse\x12\x36\n\x05\x46\x65tch\x12\x18.kvboost.v1.FetchRequest\x1a\x11.kvboost.v1.Frame0\x01\x12\x38\n\x03Put\x12\x16.kvboost.v1.PutRequest\x1a\x17.kvboost.v1.PutResponse(\x01\x12@\n\x05Lease\x12\x18.kvboost.v1.LeaseRequest\x1a\x19.kvboost.v1.LeaseResponse(\x01\x30\x01\x12<\n\x05\x45vict\x12\x18.kvboost.v1.EvictRequest\x1a\x19.kvboost.v1.EvictResponse\x12\x39\n\x04\x44rop\x12\x17.kvboost.v1.DropRequest\x1a\x18.kvboost.v1.DropResponse\x12<\n\x05Stats\x12\x18.kvboost.v1.StatsRequest\x1a\x19.kvboost.v1.StatsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16kvboost/v1/cache.proto\x12\nkvboost.v1\"\"\n\x04Span\x12\r\n\x05start\x18\x01 \x01(\r\x12\x0b\n\x03\x65nd\x18\x02 \x01(\r\"g\n\x08KVLayout\x12\x12\n\nnum_layers\x18\x01 \x01(\r\x12\x14\n\x0cnum_kv_heads\x18\x02 \x01(\r\x12\x0f\n\x07key_dim\x18\x03 \x01(\r\x12\x11\n\tvalue_dim\x18\x04 \x01(\r\x12\r\n\x05\x64type\x18\x05 \x01(\t\"\x82\x01\n\tNamespace\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\ttokenizer\x18\x02 \x01(\t\x12\x0c\n\x04rope\x18\x03 \x01(\t\x12$\n\x06layout\x18\x04 \x01(\x0b\x32\x14.kvboost.v1.KVLayout\x12\x0f\n\x07\x61\x64\x61pter\x18\x05 \x01(\t\x12\x0e\n\x06tenant\x18\x06 \x01(\t\"W\n\tCacheInfo\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x11\n\tmax_bytes\x18\x02 \x01(\x04\x12\x10\n\x08\x65mbedder\x18\x03 \x01(\t\x12\x14\n\x0cmax_variants\x18\x04 \x01(\r\"N\n\x0f\x44\x65scribeRequest\x12-\n\tnamespace\x18\x01 \x01(\x0b\x32\x15.kvboost.v1.NamespaceH\x00\x88\x01\x01\x42\x0c\n\n_namespace\"7\n\x10\x44\x65scribeResponse\x12#\n\x04info\x18\x01 \x01(\x0b\x32\x15.kvboost.v1.CacheInfo\"\xcf\x01\n\x0cMatchRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x12\n\nchunk_ends\x18\x03 \x03(\r\x12\x13\n\x0b\x63hunk_texts\x18\x04 \x03(\t\x12\x16\n\tthreshold\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\x14\n\x0cmax_nominees\x18\x06 \x01(\r\x12\x1e\n\x11min_shared_tokens\x18\x07 \x01(\rH\x01\x88\x01\x01\x42\x0c\n\n_thresholdB\x14\n\x12_min_shared_tokens\"t\n\x05\x44onor\x12\x10\n\x08\x63hunk_id\x18\x01 \x01(\x06\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\r\n\x05start\x18\x03 \x01(\r\x12\x13\n\x0bparent_hash\x18\x04 \x01(\x0c\x12\x13\n\x0bprefix_hash\x18\x05 \x01(\x0c\x12\r\n\x05\x65xact\x18\x06 \x01(\x08\"\x92\x01\n\x05Match\x12 \n\x06target\x18\x01 \x01(\x0b\x32\x10.kvboost.v1.Span\x12\r\n\x05\x64onor\x18\x02 \x01(\r\x12$\n\ndonor_span\x18\x03 \x01(\x0b\x32\x10.kvboost.v1.Span\x12\x1e\n\x04tier\x18\x04 \x01(\x0e\x32\x10.kvboost.v1.Tier\x12\x12\n\nsimilarity\x18\x05 \x01(\x01\"\x86\x01\n\rMatchResponse\x12!\n\x06\x64onors\x18\x01 \x03(\x0b\x32\x11.kvboost.v1.Donor\x12\"\n\x07matches\x18\x02 \x03(\x0b\x32\x11.kvboost.v1.Match\x12\x17\n\x0f\x65mbedded_chunks\x18\x03 \x01(\r\x12\x15\n\rspared_chunks\x18\x04 \x01(\r\"a\n\x0c\x46\x65tchRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x11\n\tchunk_ids\x18\x02 \x03(\x06\x12\x12\n\x05lease\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\r\n\x05parts\x18\x04 \x01(\rB\x08\n\x06_lease\"{\n\x06Handle\x12\r\n\x05\x63hunk\x18\x01 \x01(\x06\x12\x0b\n\x03pin\x18\x02 \x01(\x04\x12\x0f\n\x07segment\x18\x03 \x01(\t\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12\x0e\n\x06nbytes\x18\x05 \x01(\x04\x12\x12\n\ngeneration\x18\x06 \x01(\x06\x12\x10\n\x08\x63hecksum\x18\x07 \x01(\x06\".\n\x0cLeaseRequest\x12\x10\n\x08released\x18\x01 \x03(\x04\x12\x0c\n\x04held\x18\x02 \x03(\x04\"c\n\rLeaseResponse\x12\r\n\x05lease\x18\x01 \x01(\t\x12\x11\n\tdirectory\x18\x02 \x01(\t\x12\x12\n\nproof_file\x18\x03 \x01(\t\x12\r\n\x05proof\x18\x04 \x01(\x0c\x12\r\n\x05pin_s\x18\x05 \x01(\x01\"\x80\x01\n\x05\x46rame\x12\r\n\x05\x63hunk\x18\x01 \x01(\x06\x12\x13\n\x0btotal_bytes\x18\x02 \x01(\x04\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x12\x10\n\x08\x63hecksum\x18\x04 \x01(\x06\x12#\n\x07handles\x18\x05 \x03(\x0b\x32\x12.kvboost.v1.Handle\x12\x0c\n\x04\x64\x61ta\x18\x0f \x01(\x0c\"l\n\x0b\x43hunkHeader\x12\x1e\n\x04span\x18\x01 \x01(\x0b\x32\x10.kvboost.v1.Span\x12\r\n\x05\x65xact\x18\x02 \x01(\x08\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x0e\n\x06nbytes\x18\x04 \x01(\x04\x12\x10\n\x08\x63hecksum\x18\x05 \x01(\x06\"Z\n\tPutHeader\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\'\n\x06\x63hunks\x18\x03 \x03(\x0b\x32\x17.kvboost.v1.ChunkHeader\"a\n\nPutRequest\x12\'\n\x06header\x18\x01 \x01(\x0b\x32\x15.kvboost.v1.PutHeaderH\x00\x12\"\n\x05\x66rame\x18\x02 \x01(\x0b\x32\x11.kvboost.v1.FrameH\x00\x42\x06\n\x04part\"Y\n\nPutReceipt\x12\x0e\n\x06stored\x18\x01 \x01(\r\x12\x11\n\tduplicate\x18\x02 \x01(\r\x12\x15\n\rover_variants\x18\x03 \x01(\r\x12\x11\n\ttoo_large\x18\x04 \x01(\r\"6\n\x0bPutResponse\x12\'\n\x07receipt\x18\x01 \x01(\x0b\x32\x16.kvboost.v1.PutReceipt\"4\n\x0c\x45victRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x11\n\tchunk_ids\x18\x02 \x03(\x06\" \n\rEvictResponse\x12\x0f\n\x07\x65victed\x18\x01 \x01(\r\" \n\x0b\x44ropRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\"\x1f\n\x0c\x44ropResponse\x12\x0f\n\x07\x64ropped\x18\x01 \x01(\r\"\xa9\x02\n\x0eNamespaceStats\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12\x0e\n\x06\x63hunks\x18\x04 \x01(\x04\x12\x14\n\x0cstored_bytes\x18\x05 \x01(\x04\x12\x0f\n\x07vectors\x18\x06 \x01(\x04\x12\x0f\n\x07queries\x18\x07 \x01(\x04\x12\x14\n\x0cquery_tokens\x18\x08 \x01(\x04\x12=\n\nhit_tokens\x18\t \x03(\x0b\x32).kvboost.v1.NamespaceStats.HitTokensEntry\x12\x16\n\x0e\x65victed_chunks\x18\n \x01(\x04\x1a\x30\n\x0eHitTokensEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\x0e\n\x0cStatsRequest\"w\n\nCacheStats\x12\x11\n\tmax_bytes\x18\x01 \x01(\x04\x12\x14\n\x0cstored_bytes\x18\x02 \x01(\x04\x12\x10\n\x08uptime_s\x18\x03 \x01(\x01\x12.\n\nnamespaces\x18\x04 \x03(\x0b\x32\x1a.kvboost.v1.NamespaceStats\"6\n\rStatsResponse\x12%\n\x05stats\x18\x01 \x01(\x0b\x32\x16.kvboost.v1.CacheStats*w\n\x04Tier\x12\x14\n\x10TIER_UNSPECIFIED\x10\x00\x12\x0f\n\x0bTIER_PREFIX\x10\x01\x12\x0e\n\nTIER_EXACT\x10\x02\x12\x10\n\x0cTIER_SIMILAR\x10\x03\x12\x13\n\x0fTIER_SUBSTITUTE\x10\x04\x12\x11\n\rTIER_COMPUTED\x10\x05\x32\xfe\x03\n\x0c\x43\x61\x63heService\x12\x45\n\x08\x44\x65scribe\x12\x1b.kvboost.v1.DescribeRequest\x1a\x1c.kvboost.v1.DescribeResponse\x12<\n\x05Match\x12\x18.kvboost.v1.MatchRequest\x1a\x19.kvboost.v1.MatchResponse\x12\x36\n\x05\x46\x65tch\x12\x18.kvboost.v1.FetchRequest\x1a\x11.kvboost.v1.Frame0\x01\x12\x38\n\x03Put\x12\x16.kvboost.v1.PutRequest\x1a\x17.kvboost.v1.PutResponse(\x01\x12@\n\x05Lease\x12\x18.kvboost.v1.LeaseRequest\x1a\x19.kvboost.v1.LeaseResponse(\x01\x30\x01\x12<\n\x05\x45vict\x12\x18.kvboost.v1.EvictRequest\x1a\x19.kvboost.v1.EvictResponse\x12\x39\n\x04\x44rop\x12\x17.kvboost.v1.DropRequest\x1a\x18.kvboost.v1.DropResponse\x12<\n\x05Stats\x12\x18.kvboost.v1.StatsRequest\x1a\x19.kvboost.v1.StatsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,8 +33,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_NAMESPACESTATS_HITTOKENSENTRY']._loaded_options = None
   _globals['_NAMESPACESTATS_HITTOKENSENTRY']._serialized_options = b'8\001'
-  _globals['_TIER']._serialized_start=2737
-  _globals['_TIER']._serialized_end=2856
+  _globals['_TIER']._serialized_start=2752
+  _globals['_TIER']._serialized_end=2871
   _globals['_SPAN']._serialized_start=38
   _globals['_SPAN']._serialized_end=72
   _globals['_KVLAYOUT']._serialized_start=74
@@ -56,43 +56,43 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MATCHRESPONSE']._serialized_start=1016
   _globals['_MATCHRESPONSE']._serialized_end=1150
   _globals['_FETCHREQUEST']._serialized_start=1152
-  _globals['_FETCHREQUEST']._serialized_end=1234
-  _globals['_HANDLE']._serialized_start=1236
-  _globals['_HANDLE']._serialized_end=1359
-  _globals['_LEASEREQUEST']._serialized_start=1361
-  _globals['_LEASEREQUEST']._serialized_end=1407
-  _globals['_LEASERESPONSE']._serialized_start=1409
-  _globals['_LEASERESPONSE']._serialized_end=1508
-  _globals['_FRAME']._serialized_start=1511
-  _globals['_FRAME']._serialized_end=1639
-  _globals['_CHUNKHEADER']._serialized_start=1641
-  _globals['_CHUNKHEADER']._serialized_end=1749
-  _globals['_PUTHEADER']._serialized_start=1751
-  _globals['_PUTHEADER']._serialized_end=1841
-  _globals['_PUTREQUEST']._serialized_start=1843
-  _globals['_PUTREQUEST']._serialized_end=1940
-  _globals['_PUTRECEIPT']._serialized_start=1942
-  _globals['_PUTRECEIPT']._serialized_end=2031
-  _globals['_PUTRESPONSE']._serialized_start=2033
-  _globals['_PUTRESPONSE']._serialized_end=2087
-  _globals['_EVICTREQUEST']._serialized_start=2089
-  _globals['_EVICTREQUEST']._serialized_end=2141
-  _globals['_EVICTRESPONSE']._serialized_start=2143
-  _globals['_EVICTRESPONSE']._serialized_end=2175
-  _globals['_DROPREQUEST']._serialized_start=2177
-  _globals['_DROPREQUEST']._serialized_end=2209
-  _globals['_DROPRESPONSE']._serialized_start=2211
-  _globals['_DROPRESPONSE']._serialized_end=2242
-  _globals['_NAMESPACESTATS']._serialized_start=2245
-  _globals['_NAMESPACESTATS']._serialized_end=2542
-  _globals['_NAMESPACESTATS_HITTOKENSENTRY']._serialized_start=2494
-  _globals['_NAMESPACESTATS_HITTOKENSENTRY']._serialized_end=2542
-  _globals['_STATSREQUEST']._serialized_start=2544
-  _globals['_STATSREQUEST']._serialized_end=2558
-  _globals['_CACHESTATS']._serialized_start=2560
-  _globals['_CACHESTATS']._serialized_end=2679
-  _globals['_STATSRESPONSE']._serialized_start=2681
-  _globals['_STATSRESPONSE']._serialized_end=2735
-  _globals['_CACHESERVICE']._serialized_start=2859
-  _globals['_CACHESERVICE']._serialized_end=3369
+  _globals['_FETCHREQUEST']._serialized_end=1249
+  _globals['_HANDLE']._serialized_start=1251
+  _globals['_HANDLE']._serialized_end=1374
+  _globals['_LEASEREQUEST']._serialized_start=1376
+  _globals['_LEASEREQUEST']._serialized_end=1422
+  _globals['_LEASERESPONSE']._serialized_start=1424
+  _globals['_LEASERESPONSE']._serialized_end=1523
+  _globals['_FRAME']._serialized_start=1526
+  _globals['_FRAME']._serialized_end=1654
+  _globals['_CHUNKHEADER']._serialized_start=1656
+  _globals['_CHUNKHEADER']._serialized_end=1764
+  _globals['_PUTHEADER']._serialized_start=1766
+  _globals['_PUTHEADER']._serialized_end=1856
+  _globals['_PUTREQUEST']._serialized_start=1858
+  _globals['_PUTREQUEST']._serialized_end=1955
+  _globals['_PUTRECEIPT']._serialized_start=1957
+  _globals['_PUTRECEIPT']._serialized_end=2046
+  _globals['_PUTRESPONSE']._serialized_start=2048
+  _globals['_PUTRESPONSE']._serialized_end=2102
+  _globals['_EVICTREQUEST']._serialized_start=2104
+  _globals['_EVICTREQUEST']._serialized_end=2156
+  _globals['_EVICTRESPONSE']._serialized_start=2158
+  _globals['_EVICTRESPONSE']._serialized_end=2190
+  _globals['_DROPREQUEST']._serialized_start=2192
+  _globals['_DROPREQUEST']._serialized_end=2224
+  _globals['_DROPRESPONSE']._serialized_start=2226
+  _globals['_DROPRESPONSE']._serialized_end=2257
+  _globals['_NAMESPACESTATS']._serialized_start=2260
+  _globals['_NAMESPACESTATS']._serialized_end=2557
+  _globals['_NAMESPACESTATS_HITTOKENSENTRY']._serialized_start=2509
+  _globals['_NAMESPACESTATS_HITTOKENSENTRY']._serialized_end=2557
+  _globals['_STATSREQUEST']._serialized_start=2559
+  _globals['_STATSREQUEST']._serialized_end=2573
+  _globals['_CACHESTATS']._serialized_start=2575
+  _globals['_CACHESTATS']._serialized_end=2694
+  _globals['_STATSRESPONSE']._serialized_start=2696
+  _globals['_STATSRESPONSE']._serialized_end=2750
+  _globals['_CACHESERVICE']._serialized_start=2874
+  _globals['_CACHESERVICE']._serialized_end=3384
 # @@protoc_insertion_point(module_scope)

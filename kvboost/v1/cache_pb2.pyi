@@ -145,14 +145,16 @@ class MatchResponse(_message.Message):
     def __init__(self, donors: _Optional[_Iterable[_Union[Donor, _Mapping]]] = ..., matches: _Optional[_Iterable[_Union[Match, _Mapping]]] = ..., embedded_chunks: _Optional[int] = ..., spared_chunks: _Optional[int] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
-    __slots__ = ("namespace", "chunk_ids", "lease")
+    __slots__ = ("namespace", "chunk_ids", "lease", "parts")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     CHUNK_IDS_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     chunk_ids: _containers.RepeatedScalarFieldContainer[int]
     lease: str
-    def __init__(self, namespace: _Optional[str] = ..., chunk_ids: _Optional[_Iterable[int]] = ..., lease: _Optional[str] = ...) -> None: ...
+    parts: int
+    def __init__(self, namespace: _Optional[str] = ..., chunk_ids: _Optional[_Iterable[int]] = ..., lease: _Optional[str] = ..., parts: _Optional[int] = ...) -> None: ...
 
 class Handle(_message.Message):
     __slots__ = ("chunk", "pin", "segment", "offset", "nbytes", "generation", "checksum")

@@ -79,15 +79,17 @@ class CacheServicer:
         """Tell where chunks lie, or stream them while the caller is there and its deadline has not passed."""
         _check_namespace(request.namespace)
         chunks = self._cache.fetch(request.namespace, request.chunk_ids)
+        if request.parts > 1:
+            yield from _while_active(context, frames.split_parts(list(chunks), request.parts))
+            return
         if request.lease and self._leases is not None:
             handles, chunks = self._leases.pin(request.lease, chunks)
             if handles:
                 yield pb.Frame(handles=handles)
         for chunk in chunks:
-            for frame in frames.split(chunk.chunk_id, chunk.payload, chunk.checksum):
-                if not context.is_active():
-                    return
-                yield frame
+            yield from _while_active(context, frames.split(chunk.chunk_id, chunk.payload, chunk.checksum))
+            if not context.is_active():
+                return
 
     def put(self, parts: Iterator[frames.Frame | pb.PutHeader], context: grpc.ServicerContext) -> pb.PutResponse:
         """Take chunks; nothing is stored unless all of them arrived whole."""
@@ -115,6 +117,13 @@ class CacheServicer:
     def stats(self, request: pb.StatsRequest, context: grpc.ServicerContext) -> pb.StatsResponse:
         """Tell the figures."""
         return pb.StatsResponse(stats=convert_figures.stats_to_proto(self._cache.stats()))
+
+
+def _while_active(context: grpc.ServicerContext, sent: Iterator[frames.Frame]) -> Iterator[frames.Frame]:
+    for frame in sent:
+        if not context.is_active():
+            return
+        yield frame
 
 
 def _no_lease(requests: object, context: object) -> Iterator[pb.LeaseResponse]:

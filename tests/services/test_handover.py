@@ -103,6 +103,19 @@ def test_what_is_read_is_the_servers_memory_and_not_a_copy(base: Path, client: C
     assert bytes(memoryview(kv.payload)[:8]) == b"changed!"
 
 
+def test_what_a_client_stored_it_has_mapped_before_it_asks(base: Path, client: CacheClient) -> None:
+    stored = put(client, document("a", 4))
+    mapped = Path(f"/proc/{os.getpid()}/maps").read_text()
+    assert all(str(file) in mapped for file in arena_files(base))
+    assert fetch(client, stored) == stored
+    client.drop(KEY)
+    client.open(NS)
+    fetch(client, put(client, document("b", 1)))
+    mapped = Path(f"/proc/{os.getpid()}/maps").read_text()
+    assert f"{KEY}-" in mapped
+    assert "(deleted)" not in "".join(line for line in mapped.splitlines() if str(base) in line)
+
+
 def test_an_evicted_chunk_stays_for_its_reader_until_it_lets_go(client: CacheClient) -> None:
     stored = put(client, document("a", 3))
     held = list(client.fetch(KEY, list(stored)))
