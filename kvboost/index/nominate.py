@@ -48,8 +48,8 @@ class Nominator:
         Ranked gaps, the likely ones first, are embedded batch by batch, each twice the last, until a batch finds
         nobody. An embedding costs about a tenth of computing its chunk with a small model, so it pays where one in a
         few finds a donor. A prompt of boilerplate, which shares runs of tokens with the cache in every chunk and has
-        no donor, costs the first batch only: an eighth of its chunks. (A limit in seconds would
-        make the answer depend on how busy the machine is.) Gaps without a ranking are all embedded at once.
+        no donor, costs the first batch only: an eighth of its chunks. (A limit in seconds would make the answer depend
+        on how busy the machine is.) Gaps without a ranking are all embedded at once.
         """
         found: list[tuple[Gap, Hits]] = []
         size = first_batch(len(query.chunks)) if ranked else len(gaps)

@@ -2,7 +2,7 @@
 
 That is so for byte-level BPE (GPT-2, Llama 3, Qwen, SmolLM) and for SentencePiece vocabularies (Llama 2, Mistral,
 Gemma, T5), up to a space at the very beginning. Offsets then follow from lengths, without encoding the text again:
-8,192 tokens of prose take 2 ms instead of 20.
+8,192 tokens of prose take 3 ms instead of 20.
 """
 
 from __future__ import annotations
