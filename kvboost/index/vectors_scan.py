@@ -34,14 +34,23 @@ def scan(queries: Vectors, rows: Vectors, k: int, threshold: float) -> tuple[Ids
     At most about ``k`` pairs a query, the best, are returned where many pass. Both inputs are unit rows,
     ``[n, dim]`` and ``[m, dim]``.
     """
-    floor = threshold - COSINE_ROUNDING
     k = min(k, len(rows))
     if k == 0 or len(queries) == 0:
         return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32)
+    floor = threshold - COSINE_ROUNDING
+    numbers, found = _candidates(queries, rows, k, floor - COSINE_ROUNDING)
+    # A block product rounds by the number of queries; a hit must not depend on what else is asked.
+    cosines = np.einsum("ij,ij->i", queries[numbers], rows[found])
+    passing = cosines >= floor
+    return numbers[passing], found[passing], cosines[passing]
+
+
+def _candidates(queries: Vectors, rows: Vectors, k: int, floor: float) -> tuple[Ids, Ids]:
+    """Return query and row numbers of the pairs at or above ``floor``, of at most about ``k`` rows a query."""
     if queries.size >= FAISS_BLAS_FROM:
-        cosines, found = faiss.knn(queries, rows, k, metric=faiss.METRIC_INNER_PRODUCT)
-        passing = (found >= 0) & (cosines >= floor)
-        return np.nonzero(passing)[0], found[passing], cosines[passing]
+        products, found = faiss.knn(queries, rows, k, metric=faiss.METRIC_INNER_PRODUCT)
+        passing = (found >= 0) & (products >= floor)
+        return np.nonzero(passing)[0], found[passing]
     product = queries @ rows.T
     # A whole row is never sorted: at a threshold in use next to nothing passes it.
     flat = np.flatnonzero(product >= floor)
@@ -50,7 +59,7 @@ def scan(queries: Vectors, rows: Vectors, k: int, threshold: float) -> tuple[Ids
         flat = (best + np.arange(len(queries))[:, None] * len(rows)).ravel()
         flat = flat[product.ravel()[flat] >= floor]
     numbers, found = np.divmod(flat, len(rows))
-    return numbers, found, product.ravel()[flat]
+    return numbers, found
 
 
 class Best:

@@ -68,6 +68,15 @@ class VectorIndexContract:
         index.add(range(100), rows)
         assert [hits[0][0] for hits in index.search(rows, 1, 0.0)] == list(range(100))
 
+    def test_a_hit_does_not_depend_on_what_else_is_asked(self) -> None:
+        rows = random_units(8, 300, 384)
+        index = self.make_index(384)
+        index.add(range(300), rows)
+        queries = rows + 0.02 * random_units(9, 300, 384)
+        together = index.search(queries, 2, 0.5)
+        assert together == [index.search(query[None], 2, 0.5)[0] for query in queries]
+        assert together[:7] == index.search(queries[:7], 2, 0.5)
+
     def test_ids_survive_the_removal_of_others(self) -> None:
         rows = random_units(4, 40)
         index = self.make_index(16)
