@@ -114,16 +114,22 @@ class Lookup:
         return Match(target, donor, target.shifted(-span.start), Tier.EXACT)
 
     def _choose(self, donors: list[Donor], left: Match | None, number: int) -> Donor:
-        """Prefer the donor that continues the left match, then exact, then continued by the next chunk, then newest.
+        """Prefer the donor that continues the left match, then exact, then continued by the next chunk, then nearest.
 
-        Runs from one donor sequence need repair once, not at every chunk.
+        Runs from one donor sequence need repair once, not at every chunk. A donor that stood at about the same
+        position saw about as much text before it: mean KL to full prefill of 3 prompts of about 1,350 tokens on the
+        demo model, four documents each met in two other orders, rotate only and default policy: nearest .0292 and
+        .0134, newest .0320 and .0167, oldest .0422 and .0161, farthest .0421 and .0200, earliest in its prompt .0424
+        and .0191, latest .0292 and .0138.
         """
         if len(donors) == 1:
             return donors[0]
         continued_by = {d.parent_hash for d in self._next_donors(number)}
         wanted = left.donor.prefix_hash if left is not None and _whole_end(left) else None
+        start = self._query.chunks[number].span.start
         ranked = [
-            (d.parent_hash == wanted, d.exact, d.prefix_hash in continued_by, age) for age, d in enumerate(donors)
+            (d.parent_hash == wanted, d.exact, d.prefix_hash in continued_by, -abs(d.start - start), age)
+            for age, d in enumerate(donors)
         ]
         return donors[max(ranked)[-1]]
 

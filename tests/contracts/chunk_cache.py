@@ -187,9 +187,14 @@ class ChunkCacheContract:
         for chunks in ([D, A, B], [C, A, B]):
             first, second = cache.match(ask(KEY, [words("z"), *chunks])).matches[-2:]
             assert second.donor.parent_hash == first.donor.prefix_hash
-        # A alone, before something unknown: the newest donor.
-        (match,) = cache.match(ask(KEY, [words("z"), A, words("q")])).matches
-        assert match.donor.start == 16
+
+    def test_among_others_the_donor_nearest_to_the_place_wins(self, cache: ChunkCache) -> None:
+        x, y, z = words("x"), words("y"), words("z")
+        cache.put(offer(KEY, [x, A]))
+        cache.put(offer(KEY, [y, x, z, A]))
+        for before, wanted in (([words("p")], 16), ([words("p"), words("q"), words("r")], 48)):
+            (match,) = cache.match(ask(KEY, [*before, A])).matches
+            assert match.donor.start == wanted
 
     def test_every_exact_match_holds_the_prompts_own_tokens(self, cache: ChunkCache) -> None:
         cache.put(offer(KEY, [A, B, C, D]))
