@@ -17,6 +17,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from kvboost.client.address import Address
+from kvboost.client.tracing import server_interceptors
 from kvboost.errors import ConfigError
 
 from .grpc_errors import ErrorInterceptor
@@ -86,7 +87,7 @@ def start_server(
         raise ConfigError("a server needs an address to listen on; give host:port, a unix socket's path, or both")
     server = grpc.server(
         ThreadPoolExecutor(workers, thread_name_prefix="grpc"),
-        interceptors=(ErrorInterceptor(),),
+        interceptors=(*server_interceptors(), ErrorInterceptor()),
         options=_OPTIONS,
         maximum_concurrent_rpcs=max_concurrent_rpcs,
     )

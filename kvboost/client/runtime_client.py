@@ -20,6 +20,7 @@ from kvboost.client.convert_runtime import (
 )
 from kvboost.client.runtime_types import Answer, Finish, RuntimeInfo, TokenPiece, WarmReceipt
 from kvboost.client.status import error_of
+from kvboost.client.tracing import traced_channel
 from kvboost.client.transport import CHANNEL_OPTIONS
 from kvboost.errors import InputError, RuntimeUnavailableError
 from kvboost.sampling import Sampling
@@ -81,7 +82,7 @@ class RuntimeClient:
         self.address = str(parse_address(address))
         self._timeout_s = timeout_s
         self._closed = False
-        self._channel = grpc.insecure_channel(self.address, options=CHANNEL_OPTIONS)
+        self._channel = traced_channel(grpc.insecure_channel(self.address, options=CHANNEL_OPTIONS))
         stub: Any = pb_grpc.RuntimeServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._describe: Callable[..., pb.DescribeRuntimeResponse] = stub.Describe
         self._generate: Callable[..., Any] = stub.Generate

@@ -11,6 +11,7 @@ import grpc
 from kvboost.client import frames
 from kvboost.client.address import parse_address
 from kvboost.client.status import error_of
+from kvboost.client.tracing import traced_channel
 from kvboost.errors import CacheUnavailableError
 from kvboost.v1 import cache_pb2 as pb
 from kvboost.v1 import cache_pb2_grpc as pb_grpc
@@ -39,7 +40,7 @@ class Transport:
     def __init__(self, address: str) -> None:
         self.address = str(parse_address(address))
         self._closed = False
-        self._channel = grpc.insecure_channel(self.address, options=CHANNEL_OPTIONS)
+        self._channel = traced_channel(grpc.insecure_channel(self.address, options=CHANNEL_OPTIONS))
         stub: Any = pb_grpc.CacheServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._describe: Callable[..., pb.DescribeResponse] = stub.Describe
         self._match: Callable[..., pb.MatchResponse] = stub.Match

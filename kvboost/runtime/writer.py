@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
+from contextvars import copy_context
 
 from kvboost.errors import FallbackWarning, KVBoostError
 from kvboost.protocols import ChunkCache
@@ -34,7 +35,8 @@ class Writer:
         """Build a request and put it, both in the background."""
         with self._lock:
             self._pending = [job for job in self._pending if not job.done() or job.exception() is not None]
-            job = self._executor.submit(self._put, build)
+            # In the caller's context, so that a trace of the request shows its puts.
+            job = self._executor.submit(copy_context().run, self._put, build)
             self._pending.append(job)
         return job
 

@@ -24,6 +24,7 @@ from .errors import error_body
 from .metrics import RequestMetrics, Who
 from .recent import Recent, Served
 from .runtimes import Runtimes, Seat
+from .tracing import AnswerTrace, answer_trace
 from .watch import Watch
 
 Events = AsyncGenerator[TokenPiece | Finish, None]
@@ -160,8 +161,9 @@ async def _counted(gateway: Gateway, ask: Ask, form: AnswerForm, seat: Seat, req
     """Yield what the runtime of ``seat`` answers, and count it however it ends."""
     arrived_s, started_s = time.time(), time.perf_counter()
     outcome, finish, tokens = "cancelled", None, 0
+    trace = answer_trace(request.headers)
     try:
-        async with aclosing(while_connected(_asked(gateway, ask, seat), request.receive)) as events:
+        async with aclosing(while_connected(_asked(gateway, ask, seat, trace), request.receive)) as events:
             async for event in events:
                 if isinstance(event, Finish):
                     outcome, finish = "ok", event
@@ -176,6 +178,7 @@ async def _counted(gateway: Gateway, ask: Ask, form: AnswerForm, seat: Seat, req
         raise
     finally:
         seat.leave()
+        trace.end(outcome, finish)
         duration_s = time.perf_counter() - started_s
         who = Who(seat.model, seat.tenant)
         gateway.metrics.count_answer(who, outcome, duration_s)
@@ -195,8 +198,12 @@ async def _counted(gateway: Gateway, ask: Ask, form: AnswerForm, seat: Seat, req
             )
 
 
-def _asked(gateway: Gateway, ask: Ask, seat: Seat) -> Events:
+def _asked(gateway: Gateway, ask: Ask, seat: Seat, trace: AnswerTrace) -> Events:
     options = ask.options.copy()
     if gateway.show_prompts:
         options["with_token_texts"] = True
-    return in_thread(lambda: seat.client.generate(ask.prompt, **options), seat.give_up, gateway.runtimes.executor)
+
+    def events() -> Iterator[TokenPiece | Finish]:
+        return trace.inside(lambda: seat.client.generate(ask.prompt, **options))
+
+    return in_thread(events, seat.give_up, gateway.runtimes.executor)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from contextvars import Context
 from dataclasses import dataclass, replace
 
 import torch
@@ -70,6 +71,7 @@ class Batch:
         self._waiting = WaitingList(max_batch, max_queue)
         self._running: list[Row] = []
         self._filling: Row | None = None
+        self._contexts: dict[Row, Context] = {}
         self._barrier: tuple[Future[None], float] | None = None
         self._thread = threading.Thread(target=self._run, name="kvboost-batch", daemon=True)
         self._thread.start()
@@ -168,11 +170,14 @@ class Batch:
         waited_s = time.perf_counter() - entry.since_s
         try:
             if entry.work is not None:
-                entry.work()
+                entry.context.run(entry.work)
             elif entry.request is not None and self._needs_all(entry):
-                self._answer_alone(entry.request, entry.listener, waited_s)
+                entry.context.run(self._answer_alone, entry.request, entry.listener, waited_s)
             elif entry.request is not None:
-                self._filling = Row(self.engine, entry.request, entry.listener, waited_s, not self.obstacle)
+                row = entry.context.run(
+                    Row, self.engine, entry.request, entry.listener, waited_s, batched=not self.obstacle
+                )
+                self._filling, self._contexts[row] = row, entry.context
         except Exception as error:  # noqa: BLE001 - it is the caller's to hear, and no other row's
             entry.listener.on_error(error)
         finally:
@@ -252,8 +257,9 @@ class Batch:
 
     def _take(self, row: Row, logits: Tensor, most_likely: int | None = None) -> None:
         if row.take(logits, most_likely):
+            context = self._contexts[row]
             self._leave(row)
-            row.finish()
+            context.run(row.finish)
 
     def _fail(self, row: Row, error: Exception) -> None:
         self._leave(row)
@@ -263,4 +269,5 @@ class Batch:
         if row is self._filling:
             self._filling = None
         self._running = [other for other in self._running if other is not row]
+        self._contexts.pop(row, None)
         self._waiting.done()

@@ -6,7 +6,8 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field
 
 from kvboost.errors import RuntimeBusyError, RuntimeUnavailableError
 from kvboost.runtime.batching.request import BatchRequest, Ended, Listener
@@ -14,12 +15,16 @@ from kvboost.runtime.batching.request import BatchRequest, Ended, Listener
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Waiting:
-    """One that waits: a request, or work that needs the model for itself; since when (``perf_counter``)."""
+    """One that waits: a request, or work that needs the model for itself; since when (``perf_counter``).
+
+    ``context`` is its caller's: what is done for it is done there, so that a trace of the request shows it.
+    """
 
     listener: Listener
     since_s: float
     request: BatchRequest | None
     work: Callable[[], None] | None = None
+    context: Context = field(default_factory=copy_context)
 
 
 class WaitingList:
