@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from kvboost.protocols import ChunkCache
 from kvboost.runtime.meter import path_of
@@ -35,6 +36,10 @@ class FrozenCache:
             yield
         finally:
             self._keeps = False
+
+    def __getattr__(self, name: str) -> Any:
+        """Pass on what the cache behind has beside the protocol, so that the runtime takes the same paths."""
+        return getattr(self._cache, name)
 
     @property
     def handover(self) -> Handover:
