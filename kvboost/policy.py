@@ -38,8 +38,8 @@ class ReusePolicy:
         Tokens of the ``prefix`` tier need no repair.
     recompute_ratio
         Budget of the repair, as a share in ``[0, 1]`` of the reused tokens; the pass that selects them is
-        charged to it. Where the budget does not pay for that pass, nothing is recomputed, and the report says
-        so. Unused when ``repair`` is ``none``.
+        charged to it. Where the budget does not pay for that pass, ``query`` goes by the tokens' places alone and
+        ``deviation`` recomputes nothing, and the report says so. Unused when ``repair`` is ``none``.
     shift
         Whether reused tokens that are not recomputed are moved, layer by layer, by the mean difference that
         recomputing their neighbours showed. Unused when nothing is recomputed.

@@ -35,11 +35,11 @@ def _report(reordered, **policy):
 
 
 @pytest.mark.parametrize("name", [name for name in REPAIRS if name not in ("none", "random")])
-def test_a_budget_that_pays_for_nothing_is_reported(reordered, name):
+def test_a_budget_that_pays_for_no_pass_is_reported(reordered, name):
     report = _report(reordered, repair=name, recompute_ratio=0.02)
     assert report.reused_tokens > 60
-    assert report.recomputed_tokens == 0
-    assert report.recompute_ratio == 0.0
+    assert report.recomputed_tokens <= 1
+    assert report.recompute_ratio <= 0.02
     assert any("budget" in reason for reason in report.declined)
 
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from kvboost.policy import REPAIRS
 from kvboost.runtime.repair import STRATEGIES, RandomRepair
+from kvboost.runtime.repair.query import prior
 from kvboost.types import Tier
 from tests.runtime.repair.scenes import scene
 from tests.tiny_models import random_ids, tiny_model
@@ -61,13 +62,24 @@ def test_a_budget_that_reaches_is_spent(name):
     assert selection.declined is None
 
 
-@pytest.mark.parametrize("name", ["head", "deviation", "query", "head+query", "query+deviation"])
+@pytest.mark.parametrize("name", ["head", "deviation"])
 def test_a_budget_that_does_not_reach_is_declined_by_name(name):
     there = scene(MODEL, random_ids(200)[0], [(0, 80, Tier.EXACT), (80, 168, Tier.EXACT)])
     selection = there.select(STRATEGIES[name], budget_tokens=1)
     assert len(selection.positions) == 0
     assert selection.pass_tokens == 0
     assert "budget" in selection.declined
+
+
+def test_query_spends_a_small_budget_by_place_alone_without_a_pass():
+    there = scene(MODEL, random_ids(200)[0], [(0, 80, Tier.EXACT), (80, 168, Tier.EXACT)])
+    selection = there.select(STRATEGIES["query"], budget_tokens=6)
+    weights = prior(there.plan, there.cache.key_slab.device)
+    assert selection.positions.tolist() == sorted(weights[:168].topk(6).indices.tolist())
+    assert selection.pass_tokens == 0
+    assert "budget of 6" in selection.declined
+    looked = there.select(STRATEGIES["query"], budget_tokens=64)
+    assert (looked.pass_tokens, len(looked.positions), looked.declined) == (32, 32, None)
 
 
 def test_mixed_strategies_choose_nothing_twice():
