@@ -70,6 +70,10 @@ class VectorIndex(Protocol):
         """
         ...
 
+    def close(self) -> None:
+        """Give up work in the background, without waiting for its end. The index stays usable as it is."""
+        ...
+
 
 class RowIndex(VectorIndex, Protocol):
     """A vector index whose rows can be read back, to build another index from them or to save them."""

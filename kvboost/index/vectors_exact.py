@@ -105,6 +105,9 @@ class ExactIndex:
                 best.add(numbers, block.ids[found], cosines)
         return best.hits()
 
+    def close(self) -> None:
+        """Do nothing: nothing runs in the background."""
+
     def ids(self) -> Ids:
         with self._lock.read():
             return np.fromiter(self._slots, np.int64, len(self._slots))

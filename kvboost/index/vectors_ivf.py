@@ -99,6 +99,9 @@ class IvfIndex:
             self._probe(wanted, probes, k, threshold, best)
         return best.hits()
 
+    def close(self) -> None:
+        """Do nothing: nothing runs in the background."""
+
     def ids(self) -> Ids:
         with self._lock.read():
             return np.fromiter(self._ids, np.int64, len(self._ids))

@@ -119,9 +119,7 @@ class ScalingIndex:
         return True
 
     def close(self) -> None:
-        """Give up a successor in the making. The index stays usable as it is."""
         self._closed = True
-        self.settle()
 
     def _note(self, ids: Sequence[int]) -> None:
         """Remember what changed for a successor in the making, or see whether one is wanted."""

@@ -77,6 +77,15 @@ class VectorIndexContract:
         assert together == [index.search(query[None], 2, 0.5)[0] for query in queries]
         assert together[:7] == index.search(queries[:7], 2, 0.5)
 
+    def test_it_stays_usable_when_closed(self) -> None:
+        rows = random_units(7, 30)
+        index = self.make_index(16)
+        index.add(range(20), rows[:20])
+        index.close()
+        index.add(range(20, 30), rows[20:])
+        assert index.remove([0]) == 1
+        assert [[i for i, _ in hits] for hits in index.search(rows, 1, 0.999)] == [[], *([i] for i in range(1, 30))]
+
     def test_ids_survive_the_removal_of_others(self) -> None:
         rows = random_units(4, 40)
         index = self.make_index(16)

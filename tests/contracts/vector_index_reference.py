@@ -38,3 +38,6 @@ class ReferenceIndex:
             best = sorted(found, key=lambda hit: (-hit[1], hit[0]))[:k]
             hits.append([hit for hit in best if hit[1] >= threshold - COSINE_ROUNDING])
         return hits
+
+    def close(self) -> None:
+        pass

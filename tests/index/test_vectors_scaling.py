@@ -221,7 +221,11 @@ def test_a_closed_index_builds_nothing_and_goes_on() -> None:
     index.add(range(2000), rows[:2000])
     index.close()
     index.add(range(2000, 3000), rows[2000:])
+    assert index.settle(60)
+    live = index.live
+    index.add([3000], random_units(0, 1, 64))
     assert index.settle(0)
+    assert index.live is live
     assert [hits[0][0] for hits in index.search(rows, 1, 0.99)] == list(range(3000))
 
 
