@@ -16,7 +16,7 @@ import grpc
 
 from kvboost.client.address import parse_address
 from kvboost.client.convert import namespace_to_proto
-from kvboost.errors import QuotaError
+from kvboost.errors import QuotaError, RuntimeBusyError
 from kvboost.services.grpc_server import start_server
 from kvboost.v1 import runtime_pb2 as pb
 from tests.contracts.chunks import namespace
@@ -55,7 +55,7 @@ class ScriptedRuntime:
         self.prompts.append(request.prompt)
         word, _, number = request.prompt.partition(" ")
         if word == "full":
-            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "8 calls are waiting; try again later")
+            raise RuntimeBusyError("8 calls are waiting; try again later")
         if word in ("silent", "endless"):
             context.add_callback(self.cancelled.release)
             while context.is_active():

@@ -13,7 +13,14 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from kvboost.errors import InputError, KVBoostError, PromptError, RuntimeUnavailableError, SupportError
+from kvboost.errors import (
+    InputError,
+    KVBoostError,
+    PromptError,
+    RuntimeBusyError,
+    RuntimeUnavailableError,
+    SupportError,
+)
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +50,7 @@ def status_of(error: Exception) -> int:
         return 404
     if isinstance(error, InputError | SupportError):
         return 400
-    if isinstance(error, BusyError):
+    if isinstance(error, BusyError | RuntimeBusyError):
         return 429
     return 503 if isinstance(error, RuntimeUnavailableError) else 500
 

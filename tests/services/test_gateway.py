@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -258,6 +259,23 @@ def test_errors_without_a_model_have_openais_shape_too(stack: Stack) -> None:
         error = json.loads(answer.content)["error"]
         assert {"message", "type", "param", "code"} <= error.keys()
         assert error["message"]
+
+
+def test_prompts_are_shown_only_where_that_was_asked_for(stack: Stack) -> None:
+    with gateway_server([stack.runtime.address], "", "--show-prompts") as showing:
+        client = OpenAI(base_url=f"{showing.address}/v1", api_key="none", max_retries=0, timeout=60)
+        text = "The <b>river</b> and the mountain together."
+        client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": text}], max_tokens=2)
+        (request,) = client._client.get(f"{showing.address}/kvboost/overview").json()["requests"]
+        assert request["has_map"]
+        page = client._client.get(f"{showing.address}/kvboost/requests/{request['id']}/map")
+        assert page.status_code == 200
+        assert "mountain" in re.sub(r"<[^>]+>", "", page.text)
+        assert "<b>river" not in page.text
+        client.close()
+    hidden = stack.client._client.get(f"{stack.url}/kvboost/overview").json()["requests"]
+    assert not any(request["has_map"] for request in hidden)
+    assert stack.client._client.get(f"{stack.url}/kvboost/requests/{hidden[0]['id']}/map").status_code == 404
 
 
 def test_health_names_who_answers(stack: Stack) -> None:
