@@ -118,6 +118,7 @@ class Batch:
             try:
                 self._drop_gone()
                 self._admit()
+                self._drop_gone()
                 self._step(self._running)
             except Exception as error:  # noqa: BLE001 - a thread that dies would leave every caller waiting for ever
                 _log.exception("the batch failed")

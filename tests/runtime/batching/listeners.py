@@ -22,6 +22,7 @@ class Heard:
     def __init__(self, on_each: Callable[[int], object] = lambda count: None) -> None:
         self.tokens: list[int] = []
         self.left = False
+        self.begun = threading.Event()
         self.over = threading.Event()
         self._on_each = on_each
         self._ended: Ended | None = None
@@ -32,6 +33,7 @@ class Heard:
 
     def on_token(self, token_id: int) -> bool:
         self.tokens.append(token_id)
+        self.begun.set()
         return bool(self._on_each(len(self.tokens)))
 
     def on_end(self, ended: Ended) -> None:

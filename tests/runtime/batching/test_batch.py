@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 
 from kvboost.policy import ReusePolicy
 from kvboost.runtime.batching import Batch
@@ -212,3 +215,60 @@ def test_work_of_its_own_waits_until_nothing_else_is_under_way() -> None:
         with pytest.raises(ZeroDivisionError):
             batch.run(lambda: found.append(1 // 0))
         assert len(ask(batch, ids(20, 1), 2, skip_cache=True).answer()) == 2
+
+
+def test_the_models_own_generation_settings_hold_for_every_row() -> None:
+    with batch_of() as (engine, batch):
+        config = engine.model.generation_config
+        config.do_sample, config.temperature, config.top_k = True, 0.8, 20
+        config.repetition_penalty, config.no_repeat_ngram_size = 1.3, 3
+        asked = [request(ids(20 + i, i), 12, Sampling(seed=i), skip_cache=True) for i in range(3)]
+        asked.append(request(ids(20, 9), 12, Sampling(temperature=0.0), skip_cache=True))
+        expected = [alone(engine, each) for each in asked]
+        heard = [Heard() for _ in asked]
+        for each, listener in zip(asked, heard, strict=True):
+            batch.submit(each, listener)
+        assert [listener.answer() for listener in heard] == expected
+
+
+# Each example boosts a model of its own, so shrinking one would take minutes.
+@settings(max_examples=5, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(1, 120), st.integers(1, 25), st.integers(1, 30), st.sampled_from([0.0, 1.2]), st.booleans()
+        ),
+        min_size=1,
+        max_size=12,
+    ),
+    st.integers(1, 5),
+    st.integers(1, 64),
+)
+def test_any_mixture_of_rows_is_answered_as_each_alone(
+    mixture: list[tuple[int, int, int, float, bool]], max_batch: int, prefill_tokens: int
+) -> None:
+    """Each row has a length, a number of tokens, a token at which its caller goes, a temperature, and a wait."""
+    with batch_of(max_batch=max_batch, prefill_tokens=prefill_tokens) as (engine, batch):
+        asked = [
+            request(ids(length, i), tokens, Sampling(temperature=heat, seed=i), skip_cache=True)
+            for i, (length, tokens, _, heat, _) in enumerate(mixture)
+        ]
+        expected = [alone(engine, each) for each in asked]
+        heard = []
+        for each, (*_, leaves_at, _, waits) in zip(asked, mixture, strict=True):
+            listener = Heard()
+            listener._on_each = partial(_leave_at, listener, leaves_at)
+            batch.submit(each, listener)
+            heard.append(listener)
+            if waits:
+                assert listener.begun.wait(60)
+        batch.run(lambda: None)  # after all of them
+        for listener, answer, (_, tokens, leaves_at, _, _) in zip(heard, expected, mixture, strict=True):
+            assert listener.tokens == answer[:leaves_at]
+            assert listener.over.is_set() == (leaves_at >= tokens)
+        assert batch.state().running == batch.state().waiting == 0
+
+
+def _leave_at(listener: Heard, at: int, count: int) -> bool:
+    listener.left = count >= at
+    return False
