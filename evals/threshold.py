@@ -30,7 +30,12 @@ from kvboost.runtime.score import FullPrefill
 from kvboost.types import Tier
 from services.progress import bar
 
-_TIERS = ((Tier.PREFIX,), (Tier.PREFIX, Tier.EXACT), (Tier.PREFIX, Tier.EXACT, Tier.SIMILAR))
+_TIERS = (
+    (Tier.PREFIX,),
+    (Tier.PREFIX, Tier.EXACT),
+    (Tier.PREFIX, Tier.EXACT, Tier.SIMILAR),
+    (Tier.PREFIX, Tier.EXACT, Tier.SIMILAR, Tier.SUBSTITUTE),
+)
 _THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 1.0)
 _QUICK_THRESHOLDS = (0.7, 0.85, 0.95, 1.0)
 _CHUNKS = ((8, 32), (16, 64), (32, 128))
@@ -67,7 +72,8 @@ def measure(bench: Bench, args: argparse.Namespace) -> Result:
         for setting, sample in _measure_item(bench, item, settings, answer_tokens, rng):
             samples[setting].append(sample)
     cells = _cells(samples)
-    best = recommend(cells, args.max_kl)
+    opted_in = Tier.SUBSTITUTE in bench.policy.tiers
+    best = recommend([c for c in cells if opted_in or Tier.SUBSTITUTE not in c["tiers"].split("+")], args.max_kl)
     written = _write(bench, best, args)
     return {
         "cells": cells,
@@ -88,7 +94,7 @@ def _settings(bench: Bench, args: argparse.Namespace) -> list[Setting]:
     made = []
     for least, most in chunks:
         segment = replace(bench.config.segment, min_tokens=least, max_tokens=most)
-        for tiers in _TIERS:
+        for tiers in _TIERS[:-1] if args.quick else _TIERS:
             policy = replace(bench.policy, tiers=tiers)
             chosen = sorted(set(thresholds)) if Tier.SIMILAR in tiers else [bench.policy.threshold]
             made += [Setting(segment, replace(policy, threshold=threshold)) for threshold in chosen]
@@ -146,10 +152,8 @@ def _rises(samples: dict[Setting, list[Sample]]) -> list[str]:
     """Return where a higher threshold reused more of the same prompt; it never may."""
     found = []
     similar = [setting for setting in samples if Tier.SIMILAR in setting.policy.tiers]
-    for low, high in pairwise(
-        sorted(similar, key=lambda s: (s.segment.min_tokens, s.segment.max_tokens, s.policy.threshold))
-    ):
-        if low.segment != high.segment:
+    for low, high in pairwise(sorted(similar, key=_place)):
+        if _place(low)[:-1] != _place(high)[:-1]:
             continue
         for number, (at_low, at_high) in enumerate(zip(samples[low], samples[high], strict=True)):
             if _donated(at_high) > _donated(at_low):
@@ -159,6 +163,11 @@ def _rises(samples: dict[Setting, list[Sample]]) -> list[str]:
                     f"{_donated(at_high)} at {high.policy.threshold}"
                 )
     return found
+
+
+def _place(setting: Setting) -> tuple[int, int, tuple[Tier, ...], float]:
+    """Return what orders settings so that those that differ in the threshold alone stand together."""
+    return setting.segment.min_tokens, setting.segment.max_tokens, setting.policy.tiers, setting.policy.threshold
 
 
 def _donated(sample: Sample) -> int:

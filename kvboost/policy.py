@@ -48,7 +48,9 @@ class ReusePolicy:
     head_tokens
         How many tokens of each run, at most, are its head when ``repair`` is ``head`` or ``head+query``.
     max_nominees
-        How many similar chunks are considered for one chunk of the prompt, at most.
+        How many similar chunks are considered for one chunk of the prompt, at most, the most similar first. With
+        more than one the donor that lends most is taken; then raising the threshold may, rarely, add to reuse, since
+        without one donor another may fit its neighbours better.
     worth_it
         Whether a hit is declined where fetching, placing and repairing it is estimated to take longer than computing
         it, by a wide margin. Nothing is declined before prefill and the cache were timed.
@@ -85,7 +87,7 @@ class ReusePolicy:
     shift: bool = True
     question_tokens: int = 64
     head_tokens: int = 32
-    max_nominees: int = 2
+    max_nominees: int = 1
     worth_it: bool = True
     audit_rate: float = 0.02
     max_kl: float = 0.1

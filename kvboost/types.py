@@ -202,7 +202,7 @@ class MatchQuery:
     token_ids: tuple[int, ...]
     chunks: tuple[Chunk, ...]
     threshold: float | None = None
-    max_nominees: int = 2
+    max_nominees: int = 1
     min_shared_tokens: int | None = None
 
     def __post_init__(self) -> None:

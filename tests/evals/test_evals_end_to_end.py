@@ -64,13 +64,17 @@ def test_quality_on_the_users_prompts_scores_answers(bench: Bench, tmp_path: Pat
 def test_threshold(bench: Bench, tmp_path: Path) -> None:
     options = ["--items", "1", "--thresholds", "0.6", "0.9", "1.0", "--chunks", "16-64", "--max-kl", "10"]
     result = _run(threshold.main, bench, tmp_path, *options, "--write-config", str(tmp_path / "best.toml"))
-    similar = [cell for cell in result["cells"] if cell["threshold"] is not None]
-    assert [cell["threshold"] for cell in similar] == [0.6, 0.9, 1.0]
+    similar = [cell for cell in result["cells"] if cell["tiers"] == "prefix+exact+similar"]
+    substitute = [cell for cell in result["cells"] if cell["tiers"] == "prefix+exact+similar+substitute"]
+    for cells in (similar, substitute):
+        assert [cell["threshold"] for cell in cells] == [0.6, 0.9, 1.0]
     shares = [cell["similar_share"] for cell in similar]
     assert shares[0] > 0.0
     assert shares == sorted(shares, reverse=True)
     assert any(cell["pareto"] for cell in result["cells"])
-    best = max(result["cells"], key=lambda cell: cell["reuse_share"])
+    # A tier that is off unless asked for is measured, but not recommended.
+    assert "substitute" not in result["recommended"]["policy.tiers"]
+    best = max((c for c in result["cells"] if c not in substitute), key=lambda cell: cell["reuse_share"])
     config = load(tmp_path / "best.toml", env={}).config
     assert config.policy.threshold == result["recommended"]["policy.threshold"]
     assert config.segment.max_tokens == best["max_tokens"] == 64
