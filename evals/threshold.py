@@ -6,7 +6,7 @@ import argparse
 import random
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -72,8 +72,7 @@ def measure(bench: Bench, args: argparse.Namespace) -> Result:
         for setting, sample in _measure_item(bench, item, settings, answer_tokens, rng):
             samples[setting].append(sample)
     cells = _cells(samples)
-    opted_in = Tier.SUBSTITUTE in bench.policy.tiers
-    best = recommend([c for c in cells if opted_in or Tier.SUBSTITUTE not in c["tiers"].split("+")], args.max_kl)
+    best = _best(cells, bench.policy, args.max_kl)
     written = _write(bench, best, args)
     return {
         "cells": cells,
@@ -146,6 +145,12 @@ def _cells(samples: dict[Setting, list[Sample]]) -> list[dict[str, Any]]:
         {**cell, "pareto": reuse, "pareto_ttft": ttft}
         for cell, reuse, ttft in zip(cells, by_reuse, by_ttft, strict=True)
     ]
+
+
+def _best(cells: Sequence[Mapping[str, Any]], policy: ReusePolicy, max_kl: float) -> Mapping[str, Any] | None:
+    """Recommend a cell; one with the ``substitute`` tier only to a user whose own policy has it."""
+    opted_in = Tier.SUBSTITUTE in policy.tiers
+    return recommend([c for c in cells if opted_in or Tier.SUBSTITUTE not in c["tiers"].split("+")], max_kl)
 
 
 def _rises(samples: dict[Setting, list[Sample]]) -> list[str]:

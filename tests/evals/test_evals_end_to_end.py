@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,20 +65,28 @@ def test_quality_on_the_users_prompts_scores_answers(bench: Bench, tmp_path: Pat
 def test_threshold(bench: Bench, tmp_path: Path) -> None:
     options = ["--items", "1", "--thresholds", "0.6", "0.9", "1.0", "--chunks", "16-64", "--max-kl", "10"]
     result = _run(threshold.main, bench, tmp_path, *options, "--write-config", str(tmp_path / "best.toml"))
-    similar = [cell for cell in result["cells"] if cell["tiers"] == "prefix+exact+similar"]
-    substitute = [cell for cell in result["cells"] if cell["tiers"] == "prefix+exact+similar+substitute"]
-    for cells in (similar, substitute):
-        assert [cell["threshold"] for cell in cells] == [0.6, 0.9, 1.0]
+    similar = [cell for cell in result["cells"] if cell["threshold"] is not None]
+    assert [cell["threshold"] for cell in similar] == [0.6, 0.9, 1.0]
     shares = [cell["similar_share"] for cell in similar]
     assert shares[0] > 0.0
     assert shares == sorted(shares, reverse=True)
     assert any(cell["pareto"] for cell in result["cells"])
-    # A tier that is off unless asked for is measured, but not recommended.
-    assert "substitute" not in result["recommended"]["policy.tiers"]
-    best = max((c for c in result["cells"] if c not in substitute), key=lambda cell: cell["reuse_share"])
+    best = max(result["cells"], key=lambda cell: cell["reuse_share"])
     config = load(tmp_path / "best.toml", env={}).config
     assert config.policy.threshold == result["recommended"]["policy.threshold"]
     assert config.segment.max_tokens == best["max_tokens"] == 64
+
+
+def test_the_full_sweep_measures_another_wording_and_does_not_recommend_it(bench: Bench) -> None:
+    args = threshold._parser().parse_args(["--thresholds", "0.6", "--chunks", "16-64"])
+    tiers = ["+".join(setting.policy.tiers) for setting in threshold._settings(bench, args)]
+    assert tiers[-1] == "prefix+exact+similar+substitute"
+    assert len(tiers) == 4
+    cells = [
+        {"tiers": each, "kl_mean": 0.0, "reuse_share": float(i), "threshold": None} for i, each in enumerate(tiers)
+    ]
+    assert threshold._best(cells, bench.policy, 1.0) == cells[2]
+    assert threshold._best(cells, replace(bench.policy, tiers=tuple(tiers[-1].split("+"))), 1.0) == cells[3]
 
 
 def test_a_loss_that_no_setting_keeps_is_said(bench: Bench, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
