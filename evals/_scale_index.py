@@ -24,6 +24,7 @@ NOMINEES = 4
 _KNOWN_SHARE = 0.5
 _REPEATS = 7
 _CHANGES = 200
+_PAUSE_S = 1.0
 _RECALL_QUERIES = 256
 _NAME = "evals.scale"
 _FIRST_NEW = 1 << 40
@@ -61,7 +62,7 @@ class IndexMeasurement:
         resident = _resident() - before
         wanted = [exact.search(queries, 1, self._threshold) for queries in self._recall]
         default = self._chunks <= self._exact_up_to
-        figures = {"build_s": build_s, "resident_bytes": resident, **self._figures(exact, wanted)}
+        figures = {"build_s": build_s, "resident_bytes": resident, **self._figures(exact, wanted, wanted)}
         yield from self._each(exact, {"index": "exact", "default": default, **figures})
         if default:
             return
@@ -72,7 +73,8 @@ class IndexMeasurement:
         build_s = time.perf_counter() - start
         gc.collect()
         figures = {"build_s": build_s, "resident_bytes": _resident() - before, **meanwhile}
-        figures |= self._figures(index, wanted)
+        found = [index.search(queries, 1, self._threshold) for queries in self._recall]
+        figures |= self._figures(index, found, wanted)
         if isinstance(index.live, IvfIndex):
             cells = index.live.cells
             figures |= {"cells": len(cells), "probes": cells.probes_at(self._threshold)}
@@ -87,8 +89,9 @@ class IndexMeasurement:
             times = {"search_s": median(taken), "search_min_s": min(taken), "search_max_s": max(taken)}
             yield {"chunks": self._chunks, "queries": count, **times, **figures}
 
-    def _figures(self, index: ExactIndex | ScalingIndex, wanted: Sequence[Sequence[Hits]]) -> Row:
-        found = [index.search(queries, 1, self._threshold) for queries in self._recall]
+    def _figures(
+        self, index: ExactIndex | ScalingIndex, found: Sequence[Sequence[Hits]], wanted: Sequence[Sequence[Hits]]
+    ) -> Row:
         pairs = [pair for own, best in zip(found, wanted, strict=True) for pair in zip(own, best, strict=True)]
         hits = [(own, best) for own, best in pairs if best]
         # Of two rows alike either is the nearest.
@@ -133,7 +136,8 @@ class IndexMeasurement:
         rows = self._vectors.rows(1 << 28)
         searches: list[float] = []
         changes: list[float] = []
-        while not index.settle(0.02):
+        # With pauses: the searches of one caller would take the processor that the successor is built on.
+        while not searches or not index.settle(_PAUSE_S):
             searches += _seconds(lambda own: index.search(own, NOMINEES, self._threshold), [queries])
             changes += _seconds(lambda row: self._come_and_go(index, row), [rows[len(changes) % len(rows)][None]])
         return {

@@ -53,7 +53,7 @@ def measure(args: argparse.Namespace) -> Result:
     vectors = ScaleVectors(args.seed)
     rows: list[dict[str, Any]] = []
     for size in bar(sizes, "filling and searching", total=len(sizes), unit="size"):
-        batches = 4 if args.quick else 8
+        batches = 2 if args.quick else 6
         rows += IndexMeasurement(vectors, size, args.threshold, args.exact_up_to, batches).rows()
     growth = [_growth(rows, queries) for queries in QUERIES]
     return {

@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 _FETCH_ROWS = 1024
 _SETTLED = 256
 _ROUNDS = 8
-_NICENESS = 10
+_NICENESS = 5
 
 
 class ScalingIndex:
