@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -105,6 +107,28 @@ def test_a_caller_that_goes_frees_its_row(running: Running) -> None:
         time.sleep(0.1)
         assert steps[0] == idle
     assert idle < 300
+
+
+def test_a_client_that_is_killed_frees_its_row(running: Running) -> None:
+    script = (
+        "import sys\n"
+        "from kvboost.client import RuntimeClient\n"
+        "for event in RuntimeClient(sys.argv[1]).generate('water', max_new_tokens=400, skip_cache=True):\n"
+        "    print(event, flush=True)\n"
+    )
+    before = running.client.describe().counters.get("cancelled_requests", 0)
+    with slow(running.model):
+        process = subprocess.Popen(
+            [sys.executable, "-c", script, running.client.address], stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        assert "TokenPiece" in process.stdout.readline()
+        assert _state(running.client).running == 1
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        until(lambda: _state(running.client).running == 0)
+    assert running.client.describe().counters["cancelled_requests"] == before + 1
 
 
 def test_a_deadline_ends_a_row_and_no_other(running: Running) -> None:
