@@ -72,7 +72,14 @@ def _text(body: CompletionBody) -> str | list[int]:
 
 def _options(body: ChatBody | CompletionBody) -> GenerateOptions:
     stop = [body.stop] if isinstance(body.stop, str) else body.stop or []
-    sampling = Sampling(body.temperature, body.top_p, body.top_k, body.seed, stop)
+    sampling = Sampling(
+        temperature=body.temperature,
+        top_p=body.top_p,
+        top_k=body.top_k,
+        repetition_penalty=body.repetition_penalty,
+        seed=body.seed,
+        stop=stop,
+    )
     return GenerateOptions(
         max_new_tokens=_max_tokens(body) or 0,
         sampling=sampling,

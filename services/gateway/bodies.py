@@ -68,6 +68,7 @@ class Body(BaseModel):
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
+    repetition_penalty: float | None = None
     seed: int | None = None
     stop: str | list[str] | None = None
     stream: bool | None = None

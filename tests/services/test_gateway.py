@@ -182,6 +182,14 @@ def test_the_loss_against_full_prefill_is_told_where_it_is_asked_for(stack: Stac
     assert score["full_answer"] == answer.choices[0].message.content
 
 
+def test_what_openai_has_not_and_the_runtime_has_is_passed_on(stack: Stack) -> None:
+    greedy = stack.complete(document(8), max_tokens=20).choices[0].text
+    warm = {"temperature": 1.5, "seed": 1, "max_tokens": 20}
+    assert stack.complete(document(8), extra_body={"top_k": 1}, **warm).choices[0].text == greedy
+    penalised = stack.complete(document(8), extra_body={"repetition_penalty": 5.0}, max_tokens=20)
+    assert penalised.choices[0].text != greedy
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
