@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ from kvboost.runtime.grouped import GROUPED
 
 _RECORDER: ContextVar[AttentionRecorder | None] = ContextVar("kvboost_recorder", default=None)
 _PREFIX = "kvboost_recording_"
+_TINY = torch.finfo(torch.float32).tiny
 _OWN = re.compile("^(kvboost_[a-z]+_)+")  # how our attentions are named, before the one that each stands for
 
 
@@ -46,16 +47,27 @@ class AttentionRecorder:
     ----------
     total
         ``[length]`` fp32, the sum over layers of the mean over heads and query tokens.
+    carried
+        ``[length]`` fp32, the same with each weight times the norm of the value that it carries, relative to the mean
+        norm of its head: what a token adds to the output, not only how much it is looked at (Kobayashi et al.,
+        "Attention is not only a weight", EMNLP 2020).
     layers
         How many layers were recorded.
     """
 
     total: Tensor
+    carried: Tensor = field(init=False)
     layers: int = 0
 
-    def add(self, weights: Tensor) -> None:
-        """Add one layer's attention weights, ``[kv_heads, group * Q, length]``."""
-        self.total += weights.mean(dim=(0, 1))
+    def __post_init__(self) -> None:
+        self.carried = torch.zeros_like(self.total)
+
+    def add(self, weights: Tensor, values: Tensor) -> None:
+        """Add one layer's attention weights (``[kv_heads, group * Q, length]``) over ``[kv_heads, length, dim]``."""
+        by_head = weights.mean(dim=1)
+        norms = values.float().norm(dim=-1)
+        self.total += by_head.mean(dim=0)
+        self.carried += (by_head * (norms / norms.mean(dim=-1, keepdim=True).clamp_min(_TINY))).mean(dim=0)
         self.layers += 1
 
 
@@ -106,7 +118,7 @@ def recorded_attention(
     else:
         weights = scores.softmax(dim=-1)
     weights = weights.view(kv_heads, -1, weights.shape[-1])
-    recorder.add(weights)
+    recorder.add(weights, value[0])
     output = torch.matmul(weights.to(value.dtype), value[0])
     return output.view(heads, count, -1).transpose(0, 1)[None], None
 

@@ -60,6 +60,16 @@ def test_weights_and_logits_are_those_of_an_eager_forward(arch, attention):
     assert recorder.layers == tiny_model(arch).config.num_hidden_layers
 
 
+def test_what_a_token_carries_is_its_attention_times_the_norm_of_its_value():
+    recorder = AttentionRecorder(torch.zeros(4))
+    weights = torch.rand(2, 6, 4, generator=torch.Generator().manual_seed(0))
+    values = torch.eye(4).repeat(2, 1, 1) * torch.tensor([1.0, 1.0, 2.0, 4.0])[:, None]
+    recorder.add(weights, values)
+    recorder.add(weights, values.half())
+    torch.testing.assert_close(recorder.carried, recorder.total * torch.tensor([0.5, 0.5, 1.0, 2.0]))
+    assert recorder.layers == 2
+
+
 def test_each_query_gives_one_unit_of_attention_a_layer():
     recorder, _ = recorded(tiny_model("llama"))
     torch.testing.assert_close(recorder.total.sum(), torch.tensor(3.0))

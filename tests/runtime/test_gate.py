@@ -102,7 +102,7 @@ def test_fails_on_logits_that_are_not_finite():
 
 
 def test_fails_when_attention_cannot_be_recorded(monkeypatch):
-    monkeypatch.setattr("kvboost.runtime.attention.AttentionRecorder.add", lambda self, weights: None)
+    monkeypatch.setattr("kvboost.runtime.attention.AttentionRecorder.add", lambda self, *_: None)
     model = tiny_model("llama")
     assert "attention" in run_gate(model, examine(model))
 

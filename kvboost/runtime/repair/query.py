@@ -117,7 +117,7 @@ def _question(plan: Plan, token_ids: Tensor, at_most: int) -> Tensor:
 
 
 def _attention_of(question: Tensor, context: RepairContext) -> Tensor:
-    """Return the attention that each position receives from the question, ``[N]`` fp32."""
+    """Return what each position adds to the question's outputs, ``[N]`` fp32."""
     plan, model = context.plan, context.model
     filled = torch.zeros(plan.num_tokens, dtype=torch.bool, device=question.device)
     for piece in plan.reuse:
@@ -138,4 +138,4 @@ def _attention_of(question: Tensor, context: RepairContext) -> Tensor:
             )
     finally:
         context.cache.set_splice(None)
-    return recorder.total
+    return recorder.carried
