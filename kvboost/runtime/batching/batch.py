@@ -23,6 +23,8 @@ from kvboost.runtime.batching.waiting import Promise, Waiting, WaitingList
 from kvboost.runtime.engine import FLUSH_TIMEOUT_S, Engine
 
 _POLL_S = 0.02
+# What preparing a prompt counts at least, in tokens: look-up, fetch and repair take time as well.
+_PROMPT_COST_TOKENS = 64
 _log = logging.getLogger(__name__)
 
 
@@ -48,8 +50,9 @@ class Batch:
 
     One thread, and not only a lock: torch keeps a pool of workers for every thread that computes.
 
-    Between two decode steps at most one piece of one prompt is computed, so a running row waits for one piece and
-    one step at most between two of its tokens, however many requests come. Prompts are computed in order of arrival.
+    Between two decode steps at most ``prefill_tokens`` tokens of prompts are computed, so a running row waits for
+    these and one step at most between two of its tokens, however many requests come. Prompts are computed in order
+    of arrival.
     A model whose rows cannot share a step answers one request after the other.
 
     Parameters
@@ -145,14 +148,22 @@ class Batch:
                 self._leave(row)
 
     def _admit(self) -> None:
-        """Compute one piece of the prompt whose turn it is, or start the next one's."""
-        if self._filling is None and len(self._running) < self.max_batch:
-            self._begin()
-        row = self._filling
-        if row is None:
-            return
+        """Compute prompts in their order, until running rows have waited for ``prefill_tokens``."""
+        budget = self._prefill_tokens
+        while budget >= min(_PROMPT_COST_TOKENS, self._prefill_tokens):
+            if self._filling is None and len(self._running) < self.max_batch:
+                self._begin()
+            row = self._filling
+            if row is None:
+                return
+            piece = min(row.prompt_left, budget) if self._running else 0
+            self._fill(row, budget if self._running else None)
+            budget -= max(piece, _PROMPT_COST_TOKENS)
+
+    def _fill(self, row: Row, max_tokens: int | None) -> None:
+        """Compute a piece of a prompt; with its last one, choose the first token."""
         try:
-            logits = row.prefill(self._prefill_tokens if self._running else None)
+            logits = row.prefill(max_tokens)
             if logits is None:
                 return
             self._filling = None

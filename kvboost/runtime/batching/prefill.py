@@ -26,6 +26,11 @@ class Prefill:
         self._splice = splice
         self._in_pieces = in_pieces
 
+    @property
+    def left(self) -> int:
+        """Tokens that are not computed yet."""
+        return len(self._splice.scattered) + len(self._splice.token_ids) - self._splice.tail_start
+
     def advance(self, max_tokens: int | None) -> Tensor | None:
         """Compute ``max_tokens`` more, or all (None); scattered tokens are computed together, however many.
 

@@ -71,6 +71,11 @@ class Row:
         """Whether the row takes the most likely token."""
         return self._sampler is not None and self._sampler.plain
 
+    @property
+    def prompt_left(self) -> int:
+        """Prompt tokens that are not computed yet."""
+        return self._prefill.left
+
     def prefill(self, max_tokens: int | None) -> Tensor | None:
         """Compute ``max_tokens`` more of the prompt; return the last one's logits ``[1, vocab]`` when all are done."""
         start_s = time.perf_counter()

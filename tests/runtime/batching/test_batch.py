@@ -272,3 +272,30 @@ def test_any_mixture_of_rows_is_answered_as_each_alone(
 def _leave_at(listener: Heard, at: int, count: int) -> bool:
     listener.left = count >= at
     return False
+
+
+def test_short_prompts_share_the_time_between_two_steps() -> None:
+    with batch_of(prefill_tokens=192) as (engine, batch):
+        passes: list[tuple[int, ...]] = []  # shapes of the input ids
+        engine.model.register_forward_pre_hook(
+            lambda module, args, kwargs: passes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+        )
+        going_on, started = threading.Event(), threading.Event()
+
+        def wait(count: int) -> None:
+            started.set()
+            going_on.wait(60)
+
+        first = ask(batch, ids(9, 1), 40, skip_cache=True, heard=Heard(wait))
+        assert started.wait(60)
+        others = [ask(batch, ids(10 + i, i), 3, skip_cache=True) for i in range(5)]
+        going_on.set()
+        for listener in (first, *others):
+            listener.answer()
+        short = [i for i, shape in enumerate(passes) if shape in [(1, 10 + i) for i in range(5)]]
+        assert [b - a for a, b in pairwise(short)] == [
+            1,
+            2,
+            1,
+            1,
+        ]  # each counts as 64: two after the first one, a step, three
