@@ -143,6 +143,19 @@ def test_no_runtime_is_told_in_one_sentence_and_by_health() -> None:
         client.close()
 
 
+def test_a_dead_cache_is_shown_and_is_no_obstacle() -> None:
+    with scripted_runtime() as runtime, gateway_server([runtime.address], "127.0.0.1:1") as gateway:
+        client = OpenAI(base_url=f"{gateway.address}/v1", api_key="none", max_retries=0, timeout=60)
+        gate = Gate(runtime, gateway.address, client)
+        gate.ask("ok 1")
+        assert gate.figure("kvboost_cache_up", cache="127.0.0.1:1") == 0
+        assert gate.figure("kvboost_runtime_up") == 1
+        health = client._client.get(f"{gateway.address}/health")
+        assert (health.status_code, health.json()["cache"]) == (200, {"127.0.0.1:1": False})
+        assert client._client.get(f"{gateway.address}/kvboost/overview").json()["cache"]["up"] is False
+        client.close()
+
+
 def test_the_next_runtime_answers_for_one_that_failed_or_is_full() -> None:
     with (
         scripted_runtime() as one,
