@@ -51,6 +51,7 @@ from kvboost.runtime.plan import Plan
 from kvboost.runtime.repair.base import RepairContext, Selection
 from kvboost.runtime.slab import SplicePass
 from kvboost.runtime.support import last_logits_only
+from kvboost.types import Tier
 
 MIN_QUESTION_TOKENS = 16
 DEPTH_TOKENS = 32
@@ -65,12 +66,11 @@ class QueryRepair:
         """Run the selection pass and return the top positions that the rest of the budget pays for.
 
         Where fewer than 16 tokens are computed after the last reused run, the prompt's last 16 tokens are
-        the question, and those of them that were reused are recomputed.
+        the question, and those of them that were reused at a loss are recomputed.
         """
         question = _question(context.plan, context.token_ids, context.question_tokens)
-        reused_question = _left(question[question < context.plan.tail_start], context)
-        candidates = context.candidates
-        candidates = candidates[candidates < question[0]]
+        asks = context.candidates >= question[0]
+        candidates, reused_question = context.candidates[~asks], context.candidates[asks]
         left = int(context.budget_tokens) - len(reused_question)
         if left <= 0:
             return context.nothing(
@@ -103,17 +103,15 @@ def prior(plan: Plan, device: torch.device) -> Tensor:
     return (distance / (1.0 + depth / DEPTH_TOKENS)).sqrt()
 
 
-def _left(positions: Tensor, context: RepairContext) -> Tensor:
-    """Return the ``positions`` that no strategy chose before."""
-    return positions if context.taken is None else positions[~torch.isin(positions, context.taken)]
-
-
 def _question(plan: Plan, token_ids: Tensor, at_most: int) -> Tensor:
-    """Return the positions of the question, ascending."""
+    """Return the positions of the question, ascending; what was reused without loss is not run again."""
     start = max(plan.tail_start, plan.num_tokens - at_most)
     if plan.num_tokens - start < MIN_QUESTION_TOKENS:
         start = max(plan.num_tokens - MIN_QUESTION_TOKENS, 0)
-    return torch.arange(start, plan.num_tokens, device=token_ids.device)
+    lossless = torch.zeros(plan.num_tokens, dtype=torch.bool, device=token_ids.device)
+    for piece in plan.reuse:
+        lossless[piece.target.start : piece.target.end] = piece.tier is Tier.PREFIX
+    return start + (~lossless[start:]).nonzero().flatten()
 
 
 def _attention_of(question: Tensor, context: RepairContext) -> Tensor:
