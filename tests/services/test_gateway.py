@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -267,6 +268,20 @@ def test_errors_without_a_model_have_openais_shape_too(stack: Stack) -> None:
         error = json.loads(answer.content)["error"]
         assert {"message", "type", "param", "code"} <= error.keys()
         assert error["message"]
+
+
+def test_a_caller_that_goes_away_frees_its_row_of_the_batch(stack: Stack) -> None:
+    def cancelled() -> int:
+        return stack.runtime.describe().counters.get("cancelled_requests", 0)
+
+    before = cancelled()
+    with stack.complete(document(10), max_tokens=CONTEXT_TOKENS - 200, stream=True) as answer:
+        for _ in range(3):
+            next(answer)
+    end_s = time.monotonic() + 60
+    while cancelled() == before:
+        assert time.monotonic() < end_s, "the row goes on"
+        time.sleep(0.05)
 
 
 def test_prompts_are_shown_only_where_that_was_asked_for(stack: Stack) -> None:
