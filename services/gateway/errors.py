@@ -117,5 +117,8 @@ def _sentence(errors: Sequence[Any]) -> tuple[str, str | None]:
     field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
     if first["type"] == "missing":
         return f"{field or 'the body'} is missing; send it", field or None
-    reason = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-    return f"{field or 'the body'} must be {reason}", field or None
+    if first["type"] == "extra_forbidden":
+        return f"{field} is unknown; leave it out", field
+    _, should, what = first["msg"].partition(" should ")
+    said = f"must {what.replace(' after validation', '')}" if should else f"does not fit: {first['msg']}"
+    return f"{field or 'the body'} {said}", field or None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Iterator
@@ -191,42 +190,6 @@ def test_what_openai_has_not_and_the_runtime_has_is_passed_on(stack: Stack) -> N
     assert penalised.choices[0].text != greedy
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"n": 2}, "n is not supported here; ask once for each answer"),
-        ({"logprobs": True}, "logprobs is not supported"),
-        ({"presence_penalty": 0.5}, "presence_penalty is not supported"),
-        ({"response_format": {"type": "json_object"}}, "response_format is not supported"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools is not supported"),
-        ({"extra_body": {"min_p": 0.1}}, "min_p is not supported here; leave it out"),
-        ({"extra_body": {"kvboost": {"skip": True}}}, "kvboost.skip"),
-        ({"temperature": -0.5}, "temperature -0.5 must be"),
-        ({"top_p": 0.0}, "top_p 0.0 must"),
-        ({"temperature": "warm"}, "temperature must be a valid number"),
-        ({"max_tokens": 0}, "max_tokens must be greater than or equal to 1"),
-        ({"max_tokens": 3, "max_completion_tokens": 4}, "max_tokens and max_completion_tokens differ"),
-        ({"stop": ["a", ""]}, "stop must not hold an empty text"),
-        ({"stream_options": {"include_usage": True}}, "stream_options is for streams"),
-        ({"messages": []}, "messages must be"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role must be"),
-        ({"messages": [{"role": "user"}]}, "messages[0].content is missing"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "u"}}]}]}, "content"),
-        ({"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]}, "messages[0].tool_calls is not"),
-    ],
-)
-def test_what_does_not_fit_is_refused_by_name(stack: Stack, options: dict[str, Any], words: str) -> None:
-    with pytest.raises(openai.BadRequestError) as caught:
-        stack.client.chat.completions.create(
-            **{"model": "tiny", "messages": [{"role": "user", "content": "The water."}], **options}
-        )
-    error = caught.value.body
-    assert isinstance(error, dict)
-    assert words in error["message"]
-    assert error["type"] == "invalid_request_error"
-    assert "\n" not in error["message"]
-
-
 def test_values_that_ask_for_nothing_are_no_obstacle(stack: Stack) -> None:
     nothing = {"n": 1, "logprobs": False, "presence_penalty": 0.0, "response_format": {"type": "text"}, "tools": []}
     plain = stack.plain([ChatMessage("user", "The water.")])
@@ -249,25 +212,6 @@ def test_what_the_runtime_refuses_has_its_status_before_a_stream_begins(
     with pytest.raises(openai.BadRequestError, match=words) as caught:
         stack.complete(prompt, stream=stream)
     assert caught.value.code == code
-
-
-def test_errors_without_a_model_have_openais_shape_too(stack: Stack) -> None:
-    with pytest.raises(openai.NotFoundError) as caught:
-        stack.chat("The water.", model="gpt-4o")
-    assert caught.value.code == "model_not_found"
-    http = stack.client._client
-    for method, path, body, status in (
-        ("GET", "/v1/nothing", b"", 404),
-        ("GET", "/v1/chat/completions", b"", 405),
-        ("POST", "/v1/completions", b"{", 400),
-        ("POST", "/v1/completions", b"[]", 400),
-        ("POST", "/v1/completions", b"{}", 400),
-    ):
-        answer = http.request(method, stack.url + path, content=body, headers={"Content-Type": "application/json"})
-        assert answer.status_code == status, path
-        error = json.loads(answer.content)["error"]
-        assert {"message", "type", "param", "code"} <= error.keys()
-        assert error["message"]
 
 
 def test_a_caller_that_goes_away_frees_its_row_of_the_batch(stack: Stack) -> None:
