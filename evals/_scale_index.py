@@ -24,7 +24,7 @@ NOMINEES = 4
 _KNOWN_SHARE = 0.5
 _REPEATS = 7
 _CHANGES = 200
-_PAUSE_S = 1.0
+_PAUSE_S = 0.5
 _RECALL_QUERIES = 256
 _NAME = "evals.scale"
 _FIRST_NEW = 1 << 40
@@ -137,7 +137,7 @@ class IndexMeasurement:
         searches: list[float] = []
         changes: list[float] = []
         # With pauses: the searches of one caller would take the processor that the successor is built on.
-        while not searches or not index.settle(_PAUSE_S):
+        while not searches or not index.settle(max(_PAUSE_S, 5 * searches[-1])):
             searches += _seconds(lambda own: index.search(own, NOMINEES, self._threshold), [queries])
             changes += _seconds(lambda row: self._come_and_go(index, row), [rows[len(changes) % len(rows)][None]])
         return {
