@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +53,9 @@ class _FirstPass(threading.local):
     splice: Splice | None = None
     watch: Watch | None = None
     finished_s: float | None = None
+
+    def __init__(self) -> None:
+        self.scope = ExitStack()
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +221,7 @@ class Engine:
         try:
             result = self.plain_generate(call.inputs, **arguments)
         finally:
+            first.scope.close()
             first.armed, first.splice, first.watch = False, None, None
         return result, (first.finished_s or time.perf_counter()) - call.start_s
 
@@ -233,17 +238,14 @@ class Engine:
         splice = self._first.splice
         if not self._first.armed or splice is None or len(splice.scattered) == 0:
             return None
-        end = len(splice.token_ids)
-        input_ids, position_ids, mask = splice.arguments(self.model, end)
-        splice.arm(end)
-        return args, {**kwargs, "input_ids": input_ids, "position_ids": position_ids, "attention_mask": mask}
+        arguments = self._first.scope.enter_context(splice.passing(self.model, len(splice.token_ids)))
+        return args, {**kwargs, **arguments}
 
     def _after_forward(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if self._first.armed:
             self._first.armed = False
             self._first.finished_s = time.perf_counter()
-            if self._first.splice is not None:
-                self._first.splice.disarm()
+            self._first.scope.close()
         if self._first.watch is not None:
             self._first.watch.see(output.logits)
 

@@ -6,6 +6,8 @@ slab writes their K/V between the reused ones.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +15,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kvboost.runtime.masks import Mask, position_masks
+from kvboost.runtime.grouped import in_blocks
+from kvboost.runtime.masks import position_masks
 from kvboost.runtime.plan import Plan
 from kvboost.runtime.shift import layer_shifts
 from kvboost.runtime.slab import SlabCache, SplicePass
@@ -40,28 +43,36 @@ class Splice:
     shift_plan: Plan | None
     support: ModelSupport
 
-    def arguments(self, model: PreTrainedModel, end: int) -> tuple[Tensor, Tensor, Mask]:
-        """Return ``input_ids`` and ``position_ids`` (``[1, Q]``) and mask of the pass over everything up to ``end``."""
-        positions = self.positions(end)
-        return self.token_ids[positions][None], positions[None], position_masks(model, positions, end)
-
     def positions(self, end: int) -> Tensor:
         """Return the positions of the pass, ascending, ``[Q]``."""
         tail = torch.arange(self.tail_start, end, device=self.token_ids.device)
         return torch.cat([self.scattered, tail])
 
-    def arm(self, end: int) -> None:
-        """Make the cache write the next forward pass at the splice's positions."""
+    @contextmanager
+    def passing(self, model: PreTrainedModel, end: int) -> Iterator[dict[str, Any]]:
+        """Make the cache write the next forward pass, over everything up to ``end``, at the splice's positions.
+
+        Yields
+        ------
+        dict
+            Arguments of that pass: ``input_ids`` and ``position_ids`` (``[1, Q]``) and ``attention_mask``.
+        """
         positions = self.positions(end)
+        mask = position_masks(model, positions, end)
         shifts = None
         if self.shift_plan is not None:
             runs = [run.span for run in self.shift_plan.runs if run.repairable]
             shifts = layer_shifts(runs, positions, self.support.ropes)
         self.cache.set_splice(SplicePass(positions, end, shifts))
-
-    def disarm(self) -> None:
-        """Make the cache append again."""
-        self.cache.set_splice(None)
+        try:
+            with in_blocks(mask, positions):
+                yield {
+                    "input_ids": self.token_ids[positions][None],
+                    "position_ids": positions[None],
+                    "attention_mask": mask,
+                }
+        finally:
+            self.cache.set_splice(None)
 
     def run(self, model: PreTrainedModel, end: int) -> Tensor | None:
         """Compute everything before position ``end`` in one pass of our own; afterwards the cache holds it.
@@ -73,21 +84,17 @@ class Splice:
         """
         logits = None
         if len(self.scattered) > 0:
-            input_ids, position_ids, mask = self.arguments(model, end)
-            self.arm(end)
-            try:
-                logits = self._forward(model, input_ids, position_ids=position_ids, attention_mask=mask)
-            finally:
-                self.disarm()
+            with self.passing(model, end) as arguments:
+                logits = self._forward(model, **arguments)
         elif self.tail_start < end:
             # An ordinary pass over a suffix: this also goes with models that take no positions or masks of ours.
             self.cache.set_length(self.tail_start)
-            logits = self._forward(model, self.token_ids[self.tail_start : end][None])
+            logits = self._forward(model, input_ids=self.token_ids[self.tail_start : end][None])
         self.cache.set_length(end)
         return logits
 
-    def _forward(self, model: PreTrainedModel, input_ids: Tensor, **arguments: Any) -> Tensor:
-        output = model(input_ids=input_ids, cache=self.cache, use_cache=True, **arguments, **last_logits_only(model))
+    def _forward(self, model: PreTrainedModel, **arguments: Any) -> Tensor:
+        output = model(cache=self.cache, use_cache=True, **arguments, **last_logits_only(model))
         logits: Tensor = output.logits[:, -1]
         return logits
 

@@ -1,11 +1,19 @@
 """Grouped attention computes what transformers' sdpa computes, and is there only while a model is boosted."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import DynamicCache
 
 from kvboost.api import boost, unboost
-from kvboost.runtime.grouped import GROUPED, additive, use_grouped, use_own
+from kvboost.runtime import grouped
+from kvboost.runtime.grouped import GROUPED, additive, in_blocks, use_grouped, use_own
+from kvboost.runtime.masks import position_masks
+from kvboost.runtime.slab import SlabCache, SplicePass
+from kvboost.runtime.support import examine
 from tests.tiny_models import SLIDING, SUPPORTED, random_ids, tiny_model, tiny_tokenizer
 
 LENGTH = 60
@@ -83,3 +91,51 @@ def test_hidden_keys_get_a_finite_number():
     assert mask.dtype == torch.float16
     assert mask.isfinite().all()
     assert mask[0, 0] == 0.0 > mask[0, 1]
+
+
+@pytest.mark.parametrize("arch", ["llama", "mistral"])
+@pytest.mark.parametrize("count", [1, 33, 200])
+def test_blocks_change_nothing(arch, count):
+    model = tiny_model(arch)
+    ids = random_ids(320)
+    support = examine(model)
+    use_grouped(model)
+    positions = torch.randperm(320, generator=torch.Generator().manual_seed(count))[:count].sort().values
+    found = []
+    for blocks in (True, False):
+        slab = SlabCache(support.layout, 320)
+        slab.key_slab.normal_(generator=torch.Generator().manual_seed(1))
+        slab.value_slab.normal_(generator=torch.Generator().manual_seed(2))
+        slab.set_splice(SplicePass(positions, 320))
+        mask = position_masks(model, positions, 320)
+        with torch.no_grad(), in_blocks(mask, positions) if blocks else nullcontext():
+            inputs = {"input_ids": ids[:, positions], "position_ids": positions[None], "attention_mask": mask}
+            found.append(model(**inputs, cache=slab, use_cache=True).logits)
+    torch.testing.assert_close(found[0], found[1], atol=1e-5, rtol=0)
+
+
+def test_blocks_are_for_their_own_mask_alone():
+    model = tiny_model("llama")
+    use_grouped(model)
+    expected = suffix_logits(model)
+    positions = torch.arange(LENGTH - 20 - 1, LENGTH - 1)
+    with in_blocks(torch.zeros(1, 1, 20, LENGTH - 1), positions - 10):
+        for found, wanted in zip(suffix_logits(model), expected, strict=True):
+            assert torch.equal(found, wanted)
+
+
+@given(st.sets(st.integers(0, 5000), min_size=1, max_size=600))
+def test_blocks_cover_every_row_once_and_every_key_that_it_sees(chosen):
+    positions = torch.tensor(sorted(chosen))
+    with in_blocks(torch.zeros(1), positions):
+        blocks = grouped._BLOCKS.get().blocks
+    assert [row for start, end, _ in blocks for row in range(start, end)] == list(range(len(positions)))
+    assert all(reach == positions[end - 1] + 1 for _, end, reach in blocks)
+    assert grouped._BLOCKS.get() is None
+
+
+def test_blocks_are_cut_only_where_that_spares_keys():
+    spread, crowded = torch.arange(0, 4096, 16), torch.arange(4096 - 256, 4096)
+    for positions, count in ((spread, 4), (crowded, 1)):
+        with in_blocks(torch.zeros(1), positions):
+            assert len(grouped._BLOCKS.get().blocks) == count

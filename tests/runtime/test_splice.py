@@ -39,13 +39,8 @@ def spliced(model, ids, scattered, tail_start, lent=None):
             layer.value_buffer[:, :, :tail_start] = other.values[:, :, :tail_start]
             layer.key_buffer[:, :, scattered] = float("nan")
             layer.value_buffer[:, :, scattered] = 1e4
-    input_ids, position_ids, mask = splice.arguments(model, length)
-    splice.arm(length)
-    with torch.no_grad():
-        logits = model(
-            input_ids=input_ids, position_ids=position_ids, attention_mask=mask, cache=slab, use_cache=True
-        ).logits[0]
-    splice.disarm()
+    with torch.no_grad(), splice.passing(model, length) as arguments:
+        logits = model(**arguments, cache=slab, use_cache=True).logits[0]
     return logits, slab
 
 

@@ -58,13 +58,8 @@ class Scene:
         """Recompute ``selection`` and the rest in one pass; return how far the last logits are from full prefill's."""
         scattered = torch.cat([gaps_before_tail(self.plan, "cpu"), selection.positions]).sort().values
         splice = Splice(self.cache, self.ids, scattered, self.plan.tail_start, None, examine(self.model))
-        end = len(self.ids)
-        input_ids, position_ids, mask = splice.arguments(self.model, end)
-        splice.arm(end)
-        logits = self.model(
-            input_ids=input_ids, position_ids=position_ids, attention_mask=mask, cache=self.cache, use_cache=True
-        ).logits[0, -1]
-        splice.disarm()
+        with splice.passing(self.model, len(self.ids)) as arguments:
+            logits = self.model(**arguments, cache=self.cache, use_cache=True).logits[0, -1]
         return float((logits - self.full_logits).abs().max() / self.full_logits.abs().max())
 
 
