@@ -44,7 +44,8 @@ class ReusePolicy:
         Whether reused tokens that are not recomputed are moved, layer by layer, by the mean difference that
         recomputing their neighbours showed. Unused when nothing is recomputed.
     question_tokens
-        How many of the last computed tokens, at most, stand for "the question" when ``repair`` goes by it.
+        How many of the last computed tokens, at most, stand for "the question" when ``repair`` goes by it. Mean KL on
+        the demo model was the same with 64, 32 and 16, and the pass over them costs time.
     head_tokens
         How many tokens of each run, at most, are its head when ``repair`` is ``head`` or ``head+query``.
     max_nominees
@@ -85,7 +86,7 @@ class ReusePolicy:
     repair: str = "query"
     recompute_ratio: float = 0.08
     shift: bool = True
-    question_tokens: int = 64
+    question_tokens: int = 32
     head_tokens: int = 32
     max_nominees: int = 1
     worth_it: bool = True

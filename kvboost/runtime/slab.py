@@ -35,11 +35,18 @@ class SplicePass:
         Cache length that attention sees during the pass: keys ``[0, length)``.
     shifts
         Residual shift by layer, or None.
+    layers
+        How many layers the pass runs through before it ends with :class:`PassEnded`; all if None.
     """
 
     positions: Tensor
     length: int
     shifts: Sequence[LayerShift | None] | None = None
+    layers: int | None = None
+
+
+class PassEnded(Exception):  # noqa: N818
+    """Ends a pass that was to run through some of the layers only; not an error."""
 
 
 class SlabLayer(DynamicLayer):
@@ -86,6 +93,8 @@ class SlabLayer(DynamicLayer):
         return self.keys, self.values
 
     def _splice(self, splice: SplicePass, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
+        if splice.layers is not None and self.layer_idx >= splice.layers:
+            raise PassEnded
         shift = splice.shifts[self.layer_idx] if splice.shifts is not None else None
         if shift is not None:
             shift.apply(self.key_buffer[0], self.value_buffer[0], key_states[0], value_states[0])

@@ -1,5 +1,7 @@
 """Faults planted at known places: each strategy must find those it is made for, and the answer must be whole again."""
 
+import math
+
 import pytest
 import torch
 
@@ -86,8 +88,12 @@ def test_deviation_needs_a_second_layer():
 
 @pytest.fixture
 def any_share(monkeypatch):
-    """Let the question's pass take almost all of a budget that pays for the planted tokens and no others."""
+    """Let the question's pass take almost all of a budget that pays for the planted tokens and no others.
+
+    It runs through all layers, so that its cost is a whole number of tokens.
+    """
     monkeypatch.setattr("kvboost.runtime.repair.query.MAX_PASS_SHARE", 1.0)
+    monkeypatch.setattr("kvboost.runtime.repair.query.PASS_DEPTH", 1.0)
 
 
 def test_query_finds_the_tokens_that_the_question_asks_for(seeker, any_share):
@@ -159,3 +165,16 @@ def _scene(model):
 def _deviation_pass():
     """Tokens that the pass of three layers costs: two runs of 32 and a gap of 8, through two of them."""
     return 72 * 2 / 3
+
+
+def test_half_of_the_layers_find_what_the_question_asks_for(seeker):
+    needles = [37, 58, 100, 111]
+    ids = random_ids(160, seed=3)[0].clamp_min(NEEDLE + 1)
+    ids[needles] = NEEDLE
+    ids[[140, 150, 159]] = MARKER
+    there = scene(seeker, ids, PIECES)
+    there.corrupt(needles, keys=False)
+    selection = there.select(QueryRepair, budget_tokens=2 * 32)
+    layers = len(there.cache.layers)
+    assert selection.pass_tokens == 32 * math.ceil(layers / 2) / layers
+    assert set(needles) <= set(selection.positions.tolist())

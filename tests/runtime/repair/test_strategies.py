@@ -78,7 +78,8 @@ def test_query_spends_a_small_budget_by_place_alone_without_a_pass():
     assert selection.pass_tokens == 0
     assert "budget of 6" in selection.declined
     looked = there.select(STRATEGIES["query"], budget_tokens=64)
-    assert (looked.pass_tokens, len(looked.positions), looked.declined) == (32, 32, None)
+    assert looked.pass_tokens == pytest.approx(32 * 2 / 3)  # two of three layers
+    assert (len(looked.positions), looked.declined) == (42, None)
 
 
 def test_mixed_strategies_choose_nothing_twice():
