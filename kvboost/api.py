@@ -22,6 +22,7 @@ from kvboost.runtime.fingerprint import namespace_of
 from kvboost.runtime.gate import pass_gate
 from kvboost.runtime.grouped import use_grouped, use_own
 from kvboost.runtime.prepare import Preparer
+from kvboost.runtime.slab_pool import SlabPool
 from kvboost.runtime.support import examine
 from kvboost.runtime.worth import Costs
 
@@ -96,7 +97,8 @@ def boost(
             store.close()
         raise
     rules = policy or settings.policy
-    preparer = Preparer(model, tokenizer, chosen, store, namespace, support, rules, threading.Lock(), costs)
+    slabs = SlabPool(support.layout, model.device)
+    preparer = Preparer(model, tokenizer, chosen, store, namespace, support, rules, threading.Lock(), costs, slabs)
     engine = Engine(preparer, model.generate, owns_cache=owns)
 
     def generate(self: PreTrainedModel, inputs: Any = None, *args: Any, **kwargs: Any) -> Any:

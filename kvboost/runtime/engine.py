@@ -138,6 +138,7 @@ class Engine:
         """
         self.audit.close()
         self.writer.close()
+        self.preparer.hands.close()
         if self._owns_cache:
             self.preparer.cache.close()
         for hook in self._hooks:
@@ -166,7 +167,7 @@ class Engine:
         before_s = time.perf_counter() - call.start_s
         result, ttft_s = self._run(call, cache, prepared.splice, watch)
         ids = self._answered(row, _sequences(result)[0, row.padding :].tolist())
-        self.store(prepared.plan, ids, cache, 0, 0)
+        self.store(prepared.plan, ids, cache, keep=request.returns_dict)
         if watch is not None:
             self.audit.submit(prepared, watch, 0, ids)
         report = prepared.report(ttft_s)
@@ -207,6 +208,7 @@ class Engine:
             own = ready.splice.cache
             cache.key_slab[:, rows, :, row.padding : row.padding + end] = own.key_slab[:, :, :, :end]
             cache.value_slab[:, rows, :, row.padding : row.padding + end] = own.value_slab[:, :, :, :end]
+            self.preparer.slabs.give(own)
         cache.set_length(width - 1)
         return cache
 
@@ -255,18 +257,28 @@ class Engine:
         return ids[: next((i + 1 for i in range(len(row.token_ids), len(ids)) if ids[i] in ends), len(ids))]
 
     def store(
-        self, plan: Plan, ids: list[int], cache: SlabCache, index: int = 0, padding: int = 0, namespace: str = ""
+        self,
+        plan: Plan,
+        ids: list[int],
+        cache: SlabCache,
+        index: int = 0,
+        padding: int = 0,
+        namespace: str = "",
+        keep: bool = True,
     ) -> Future[PutReceipt]:
-        """Offer what a row computed to the cache, in the background; to the model's own namespace unless named."""
+        """Offer what a row computed to the cache, in the background; to the model's own namespace unless named.
+
+        Without ``keep`` nobody reads ``cache`` any more, and its memory goes to a later request.
+        """
         preparer = self.preparer
 
         def build() -> PutRequest:
             count = min(len(ids), cache.get_seq_length() - padding)
-            at = slice(padding, padding + count)
-            keys = torch.stack([layer.keys[index, :, at] for layer in cache.layers])
-            values = torch.stack([layer.values[index, :, at] for layer in cache.layers])
+            keys, values = (each[:, index, :, padding : padding + count] for each in cache.contents())
             layout = preparer.support.layout
             chunks = new_chunks(ids[:count], plan, preparer.segmenter, keys, values, layout)
+            if not keep:
+                preparer.slabs.give(cache)
             return PutRequest(namespace or preparer.namespace.key, tuple(ids[:count]), chunks)
 
         return self.writer.submit(build)

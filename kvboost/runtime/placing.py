@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from kvboost.errors import TensorError
 from kvboost.runtime.codec import unpack
+from kvboost.runtime.hands import Hands
 from kvboost.runtime.plan import Plan, ReuseSpan
-from kvboost.runtime.rope import Rope, rotate
+from kvboost.runtime.rope import rotate
 from kvboost.runtime.slab import SlabCache
 from kvboost.runtime.support import ModelSupport
 from kvboost.types import ChunkKV, Handover
@@ -22,17 +25,24 @@ class Placer:
     slowest way by which what was placed came here.
     """
 
-    def __init__(self, plan: Plan, support: ModelSupport, cache: SlabCache) -> None:
+    def __init__(self, plan: Plan, support: ModelSupport, cache: SlabCache, hands: Hands) -> None:
         self.handover: Handover | None = None
         self._support = support
         self._cache = cache
+        self._hands = hands
         self._wanted: dict[int, list[ReuseSpan]] = {}
         for piece in plan.reuse:
             self._wanted.setdefault(piece.donor.chunk_id, []).append(piece)
-        self._angles: dict[tuple[Rope, int], tuple[Tensor, Tensor]] = {}
+        self._angles = {
+            (rope, piece.shift): rope.angles(torch.tensor([piece.shift], device=cache.key_slab.device))
+            for piece in {piece.shift: piece for piece in plan.reuse}.values()
+            for rope in support.rope_layers()
+        }
 
     def place(self, chunks: Iterable[ChunkKV]) -> set[int]:
-        """Place ``chunks`` after checking their checksums; return the ids of donors that did not come.
+        """Place ``chunks`` and check their checksums; return the ids of donors that did not come.
+
+        After an error the slab holds what must not be used.
 
         Raises
         ------
@@ -40,16 +50,29 @@ class Placer:
             If a chunk's bytes are not what was put, or do not fit the model's layout.
         """
         missing = set(self._wanted)
-        for chunk in chunks:
-            pieces = self._wanted.get(chunk.chunk_id, [])
-            if pieces:
-                tokens = len(pieces[0].donor.token_ids)
-                keys, values = unpack(chunk.verified(), self._support.layout, tokens)
-                for piece in pieces:
-                    self._place(piece, keys, values)
-                missing.discard(chunk.chunk_id)
-                self.handover = Handover.slowest((self.handover, chunk.handover))
+
+        def jobs() -> Iterator[Callable[[], None]]:
+            for chunk in chunks:
+                if chunk.chunk_id in self._wanted:
+                    missing.discard(chunk.chunk_id)
+                    self.handover = Handover.slowest((self.handover, chunk.handover))
+                    yield partial(self._place_chunk, chunk)
+
+        self._hands.run(jobs())
         return missing
+
+    def _place_chunk(self, chunk: ChunkKV) -> None:
+        """Place the pieces of one chunk. Its bytes are checked last: had they changed meanwhile, it would be seen."""
+        pieces = self._wanted[chunk.chunk_id]
+        payload = memoryview(chunk.payload).cast("B")
+        try:
+            keys, values = unpack(payload, self._support.layout, len(pieces[0].donor.token_ids))
+        except TensorError:
+            chunk.verified()  # damage is named first: it is mended by eviction
+            raise
+        for piece in pieces:
+            self._place(piece, keys, values)
+        chunk.verified()
 
     def _place(self, piece: ReuseSpan, keys: Tensor, values: Tensor) -> None:
         source = slice(piece.offset, piece.offset + len(piece.target))
@@ -63,7 +86,7 @@ class Placer:
         groups = self._support.rope_layers()
         whole = len(groups) == 1 and len(next(iter(groups.values()))) == len(self._support.ropes)
         for rope, layers in groups.items():
-            cos, sin = self._angles_of(rope, piece.shift)
+            cos, sin = self._angles[rope, piece.shift]
             if whole:
                 rotate(keys, cos, sin, rope, key_slab)
             else:
@@ -72,10 +95,3 @@ class Placer:
         for layer, layer_rope in enumerate(self._support.ropes):
             if layer_rope is None:
                 key_slab[layer] = keys[layer]
-
-    def _angles_of(self, rope: Rope, shift: int) -> tuple[Tensor, Tensor]:
-        known = self._angles.get((rope, shift))
-        if known is None:
-            known = rope.angles(torch.tensor([shift], device=self._cache.key_slab.device))
-            self._angles[rope, shift] = known
-        return known

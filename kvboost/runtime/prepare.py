@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from kvboost.policy import ReusePolicy
 from kvboost.protocols import ChunkCache, PromptSegmenter
 from kvboost.reuse import ReuseReport
 from kvboost.runtime.controller import Controller
+from kvboost.runtime.hands import Hands
 from kvboost.runtime.meter import path_of
 from kvboost.runtime.placing import Placer
 from kvboost.runtime.plan import Plan
@@ -27,6 +28,7 @@ from kvboost.runtime.repair import STRATEGIES, RepairContext, Selection
 from kvboost.runtime.report import count_tiers, tier_spans
 from kvboost.runtime.ruling import Ruling
 from kvboost.runtime.slab import HEAD_ROOM_TOKENS, SlabCache
+from kvboost.runtime.slab_pool import SlabPool
 from kvboost.runtime.splice import Splice, gaps_before_tail
 from kvboost.runtime.support import ModelSupport
 from kvboost.runtime.worth import Costs
@@ -105,6 +107,8 @@ class Preparer:
     policy: ReusePolicy
     probe_lock: threading.Lock
     costs: Costs
+    slabs: SlabPool
+    hands: Hands = field(default_factory=Hands)
 
     def prepare(
         self,
@@ -152,14 +156,16 @@ class Preparer:
         plan = self.costs.weigh(plan, ruling.policy, path_of(self.cache))
         if not plan.reuse:
             return self._blank(token_ids, new_tokens, stages, None, plan)
-        cache = SlabCache(self.support.layout, len(token_ids) + new_tokens + HEAD_ROOM_TOKENS, self.model.device)
         with stages.measure("fetch"):
+            cache = self.slabs.take(len(token_ids) + new_tokens + HEAD_ROOM_TOKENS)
             chunks = self.costs.meter.timed(self.cache.fetch(self.namespace.key, plan.chunk_ids()))
-            placer = Placer(plan, self.support, cache)
+            placer = Placer(plan, self.support, cache, self.hands)
             missing = placer.place(chunks)
             if missing:
                 plan = plan.without(missing, "evicted between match and fetch")
                 plan = plan if Tier.EXACT in self.support.tiers else plan.leading()
+            for span in plan.compute:
+                cache.clear(span)
         policy = ruling.policy_for({piece.tier for piece in plan.reuse})
         ids = torch.tensor(token_ids, device=self.model.device)
         with stages.measure("repair"):
@@ -240,7 +246,7 @@ class Preparer:
     ) -> Prepared:
         """Return a prompt with nothing reused."""
         ids = torch.tensor(token_ids, device=self.model.device)
-        cache = SlabCache(self.support.layout, len(token_ids) + new_tokens + HEAD_ROOM_TOKENS, self.model.device)
+        cache = self.slabs.take(len(token_ids) + new_tokens + HEAD_ROOM_TOKENS)
         nothing = torch.empty(0, dtype=torch.long, device=ids.device)
         splice = Splice(cache, ids, nothing, 0, None, self.support)
         return Prepared(plan or Plan(len(token_ids), ()), splice, fallback=fallback, stages=stages)

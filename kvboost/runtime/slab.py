@@ -16,9 +16,8 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from kvboost.runtime.codec import TORCH_DTYPES
-from kvboost.runtime.memory import zeros
 from kvboost.runtime.shift import LayerShift
-from kvboost.types import KVLayout
+from kvboost.types import KVLayout, Span
 
 HEAD_ROOM_TOKENS = 64
 
@@ -122,19 +121,47 @@ class SlabCache(DynamicCache):
     ----------
     capacity_tokens
         Positions to allocate; the slab grows if more are needed.
+    buffers
+        Keys and values ``[layers, batch, kv_heads, capacity, dim]`` to use instead of new memory.
     """
 
     def __init__(
-        self, layout: KVLayout, capacity_tokens: int, device: torch.device | str = "cpu", batch_size: int = 1
+        self,
+        layout: KVLayout,
+        capacity_tokens: int,
+        device: torch.device | str = "cpu",
+        batch_size: int = 1,
+        buffers: tuple[Tensor, Tensor] | None = None,
     ) -> None:
         super().__init__()
-        shape = (layout.num_layers, batch_size, layout.num_kv_heads, capacity_tokens)
-        dtype = TORCH_DTYPES[layout.dtype]
-        # Positions that are not filled are masked, and 0 * NaN is NaN: values must start finite.
-        self.key_slab = zeros((*shape, layout.key_dim), dtype, device)
-        self.value_slab = zeros((*shape, layout.value_dim), dtype, device)
+        if buffers is None:
+            shape = (layout.num_layers, batch_size, layout.num_kv_heads, capacity_tokens)
+            dtype = TORCH_DTYPES[layout.dtype]
+            # Positions that are not filled are masked, and 0 * NaN is NaN: values must start finite.
+            keys = torch.zeros((*shape, layout.key_dim), dtype=dtype, device=device)
+            values = torch.zeros((*shape, layout.value_dim), dtype=dtype, device=device)
+            buffers = keys, values
+        self.key_slab, self.value_slab = buffers
         self.layers = [SlabLayer(i, k, v) for i, (k, v) in enumerate(zip(self.key_slab, self.value_slab, strict=True))]
         self.layer_class_to_replicate = None
+
+    def contents(self) -> tuple[Tensor, Tensor]:
+        """Return keys and values of all layers, ``[layers, batch, kv_heads, capacity or length, dim]``.
+
+        Views of the slab, or copies where layers have grown out of it or hold tensors of their own.
+        """
+        whole = all(
+            layer.keys.data_ptr() == keys.data_ptr() and layer.values.data_ptr() == values.data_ptr()
+            for layer, keys, values in zip(self.layers, self.key_slab, self.value_slab, strict=True)
+        )
+        if whole:
+            return self.key_slab, self.value_slab
+        return torch.stack([layer.keys for layer in self.layers]), torch.stack([layer.values for layer in self.layers])
+
+    def clear(self, span: Span) -> None:
+        """Zero the K/V of ``span``."""
+        self.key_slab[:, :, :, span.start : span.end] = 0
+        self.value_slab[:, :, :, span.start : span.end] = 0
 
     def set_length(self, length: int) -> None:
         """Make ``[0, length)`` the content of every layer."""

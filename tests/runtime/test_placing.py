@@ -6,6 +6,7 @@ import torch
 from kvboost.checksum import checksum
 from kvboost.errors import ChecksumError, TensorError
 from kvboost.runtime.codec import pack
+from kvboost.runtime.hands import Hands
 from kvboost.runtime.placing import Placer
 from kvboost.runtime.plan import Plan, ReuseSpan
 from kvboost.runtime.rope import Pairing, Rope, rotated
@@ -41,7 +42,7 @@ def piece(start, end, offset=0, number=1, at=3):
 def test_keys_are_turned_layer_by_layer_and_values_copied(ropes, dtype, start, offset, count):
     support, slab, keys, values, chunk = setting(ropes, dtype)
     plan = Plan(LENGTH, (piece(start, start + count, offset),))
-    assert Placer(plan, support, slab).place([chunk]) == set()
+    assert Placer(plan, support, slab, Hands()).place([chunk]) == set()
     at, source = slice(start, start + count), slice(offset, offset + count)
     assert torch.equal(slab.value_slab[:, 0, :, at], values[:, :, source])
     for layer, rope in enumerate(ropes):
@@ -53,7 +54,7 @@ def test_keys_are_turned_layer_by_layer_and_values_copied(ropes, dtype, start, o
 
 def test_nothing_else_is_written():
     support, slab, _, _, chunk = setting(ROPES["one without"])
-    Placer(Plan(LENGTH, (piece(20, 25),)), support, slab).place([chunk])
+    Placer(Plan(LENGTH, (piece(20, 25),)), support, slab, Hands()).place([chunk])
     slab.key_slab[:, :, :, 20:25] = 0
     slab.value_slab[:, :, :, 20:25] = 0
     assert not slab.key_slab.any()
@@ -63,7 +64,7 @@ def test_nothing_else_is_written():
 def test_one_chunk_lends_to_several_spans():
     support, slab, _, values, chunk = setting(ROPES["all alike"])
     plan = Plan(LENGTH, (piece(0, 4, 6), piece(10, 20), piece(25, 27, 1)))
-    assert Placer(plan, support, slab).place([chunk]) == set()
+    assert Placer(plan, support, slab, Hands()).place([chunk]) == set()
     for start, offset, count in ((0, 6, 4), (10, 0, 10), (25, 1, 2)):
         placed = slab.value_slab[:, 0, :, start : start + count]
         assert torch.equal(placed, values[:, :, offset : offset + count])
@@ -72,20 +73,34 @@ def test_one_chunk_lends_to_several_spans():
 def test_chunks_that_do_not_come_are_named():
     support, slab, _, _, chunk = setting(ROPES["all alike"])
     plan = Plan(LENGTH, (piece(0, 4), piece(10, 20, number=2), piece(30, 33, number=3)))
-    assert Placer(plan, support, slab).place([chunk]) == {2, 3}
+    assert Placer(plan, support, slab, Hands()).place([chunk]) == {2, 3}
 
 
-def test_damaged_bytes_are_refused_before_they_are_placed():
+@pytest.mark.parametrize("cut", [0, 24])
+def test_damaged_bytes_are_refused_by_their_checksum(cut):
     support, slab, _, _, chunk = setting(ROPES["all alike"])
-    payload = bytearray(chunk.payload)
+    payload = bytearray(chunk.payload)[cut:]
     payload[3] ^= 4
     with pytest.raises(ChecksumError):
-        Placer(Plan(LENGTH, (piece(0, 4),)), support, slab).place([ChunkKV(1, bytes(payload), chunk.checksum)])
-    assert not slab.value_slab.any()
+        Placer(Plan(LENGTH, (piece(0, 4),)), support, slab, Hands()).place([ChunkKV(1, bytes(payload), chunk.checksum)])
+
+
+def test_bytes_that_change_while_they_are_placed_are_refused(monkeypatch):
+    support, slab, _, _, chunk = setting(ROPES["all alike"])
+    payload = bytearray(chunk.payload)
+    plain = Placer._place
+
+    def meanwhile(self, piece, keys, values):
+        payload[3] ^= 4
+        plain(self, piece, keys, values)
+
+    monkeypatch.setattr(Placer, "_place", meanwhile)
+    with pytest.raises(ChecksumError):
+        Placer(Plan(LENGTH, (piece(0, 4),)), support, slab, Hands()).place([ChunkKV(1, payload, chunk.checksum)])
 
 
 def test_bytes_of_another_layout_are_refused():
     support, slab, _, _, _ = setting(ROPES["all alike"])
     chunk = setting(ROPES["all alike"], "float16")[-1]
     with pytest.raises(TensorError):
-        Placer(Plan(LENGTH, (piece(0, 4),)), support, slab).place([chunk])
+        Placer(Plan(LENGTH, (piece(0, 4),)), support, slab, Hands()).place([chunk])

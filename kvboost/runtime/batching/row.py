@@ -113,7 +113,7 @@ class Row:
                 engine.preparer.costs.observe(report, self._pass_s[0])
             report = engine.preparer.costs.priced(report)
             engine.counters.count(report)
-            stored = engine.store(prepared.plan, ids, self.cache, namespace=self.request.namespace)
+            stored = engine.store(prepared.plan, ids, self.cache, namespace=self.request.namespace, keep=False)
         if self._watch is not None:
             engine.audit.submit(prepared, self._watch, 0, ids)
         ended = bool(self.answer) and self.answer[-1] in end_tokens(engine.model)
@@ -130,7 +130,7 @@ def _prepared(engine: Engine, request: BatchRequest) -> Prepared:
     plan = Plan(len(request.token_ids), ())
     if not request.skip_cache:
         plan = plan.noting("the active adapters changed since boost(); boost the model again")
-    cache = SlabCache(preparer.support.layout, plan.num_tokens + room + HEAD_ROOM_TOKENS, engine.model.device)
+    cache = preparer.slabs.take(plan.num_tokens + room + HEAD_ROOM_TOKENS)
     ids = torch.tensor(request.token_ids, device=engine.model.device)
     nothing = torch.empty(0, dtype=torch.long, device=ids.device)
     return Prepared(plan, Splice(cache, ids, nothing, 0, None, preparer.support), stages=Stages())
