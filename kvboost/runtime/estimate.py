@@ -39,7 +39,8 @@ class Rates:
 
         Repair is taken to spend its whole budget: one more pass, and the tokens that it computes again.
         """
-        again = 0.0 if policy.repair == "none" else policy.recompute_ratio * plan.repairable_tokens
+        budget = 0.0 if policy.repair == "none" else policy.recompute_ratio * reused_tokens(plan)
+        again = min(budget, plan.repairable_tokens)
         computed = plan.num_tokens - reused_tokens(plan) + again
         passes_s = self.model.forward_s(computed, plan.num_tokens - computed)
         passes_s += self.model.pass_s if again > 0 else 0.0

@@ -207,12 +207,13 @@ class Preparer:
 
     def _select(self, plan: Plan, cache: SlabCache, ids: Tensor, policy: ReusePolicy) -> tuple[Selection, float]:
         """Choose the tokens to recompute; return them and the share of the reused tokens that this costs."""
+        donated = sum(len(run.span) for run in plan.runs)
         context = RepairContext(
             model=self.model,
             cache=cache,
             plan=plan,
             token_ids=ids,
-            budget_tokens=int(policy.recompute_ratio * plan.repairable_tokens),
+            budget_tokens=int(policy.recompute_ratio * donated),
             question_tokens=policy.question_tokens,
             lock=self.probe_lock,
             head_tokens=policy.head_tokens,
@@ -220,7 +221,7 @@ class Preparer:
         if plan.repairable_tokens == 0 or policy.recompute_ratio == 0.0:
             return context.nothing(), 0.0
         selection = STRATEGIES[policy.repair]().select(context)
-        return selection, selection.cost / sum(len(run.span) for run in plan.runs)
+        return selection, selection.cost / donated
 
     def _assemble(
         self,

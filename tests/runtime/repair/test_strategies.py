@@ -33,7 +33,7 @@ def scenes(draw):
 
 @pytest.mark.parametrize("name", REPAIRS)
 @settings(max_examples=12, deadline=None)
-@given(there=scenes(), share=st.floats(0.0, 1.0), question=st.integers(1, 64), heads=st.integers(1, 40))
+@given(there=scenes(), share=st.floats(0.0, 2.0), question=st.integers(1, 64), heads=st.integers(1, 40))
 def test_budget_and_choice(name, there, share, question, heads):
     plan = there.plan
     budget = share * plan.repairable_tokens
