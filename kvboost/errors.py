@@ -17,6 +17,7 @@
     ├── CacheUnavailableError            the cache is dead, unreachable or slower than its deadline
     ├── RuntimeUnavailableError          the runtime service is dead, unreachable, full or slower than its deadline
     │   └── RuntimeBusyError             it is full; the same call may succeed later
+    ├── LateFetchError                   K/V stopped coming, or came damaged, after the pass over them had begun
     ├── DataLossError                    bytes were lost on the way or in the store
     │   ├── TruncatedStreamError
     │   └── ChecksumError
@@ -81,6 +82,10 @@ class LayoutMismatchError(NamespaceError):
 
 class CacheUnavailableError(KVBoostError):
     """The cache is dead, unreachable, or slower than its deadline."""
+
+
+class LateFetchError(KVBoostError):
+    """K/V stopped coming, or came damaged, after the pass over them had begun; the cause is the error itself."""
 
 
 class RuntimeUnavailableError(KVBoostError):

@@ -6,7 +6,7 @@ Each has one contract suite under ``tests/contracts`` that runs over every imple
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from kvboost.types import (
     CacheInfo,
     CacheStats,
     ChunkKV,
+    ChunkPart,
     MatchQuery,
     MatchResult,
     Namespace,
@@ -112,4 +113,20 @@ class ChunkCache(Protocol):
 
     def close(self) -> None:
         """Release what this object holds (a connection, the memory of an in-process cache)."""
+        ...
+
+
+@runtime_checkable
+class PartSource(Protocol):
+    """A cache that can send the first layers of all chunks before the last of any."""
+
+    def fetch_parts(self, namespace: str, chunk_ids: Sequence[int], parts: int) -> Iterator[ChunkPart]:
+        """Yield the first of ``parts`` equal parts of every chunk that is still there, then every second, and so on.
+
+        Raises
+        ------
+        ChecksumError
+            Instead of the last part of a chunk: what was yielded of it before is then not to be used either.
+        UnknownNamespaceError, TruncatedStreamError, DataLossError
+        """
         ...

@@ -255,6 +255,16 @@ class ChunkKV:
 
 
 @dataclass(frozen=True, slots=True)
+class ChunkPart:
+    """Part number ``part`` of a chunk's K/V, counted from 0; ``payload`` is read-only."""
+
+    chunk_id: int
+    part: int
+    payload: Buffer
+    handover: Handover = Handover.FRAMES
+
+
+@dataclass(frozen=True, slots=True)
 class NewChunk:
     """A chunk offered to the cache; ``exact`` as in :class:`Donor`, ``payload`` as in :class:`ChunkKV`."""
 

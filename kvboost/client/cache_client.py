@@ -10,13 +10,14 @@ from typing import TypeVar
 from kvboost.client import assemble, convert, convert_figures, frames
 from kvboost.client.lease import Lease
 from kvboost.client.lease_keeper import LeaseKeeper
-from kvboost.client.parts import ChunkPart, read_parts
+from kvboost.client.parts import read_parts
 from kvboost.client.transport import Part, Transport
 from kvboost.errors import CacheUnavailableError, InputError, UnknownNamespaceError
 from kvboost.types import (
     CacheInfo,
     CacheStats,
     ChunkKV,
+    ChunkPart,
     Handover,
     MatchQuery,
     MatchResult,

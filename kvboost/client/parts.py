@@ -6,20 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import xxhash
-from typing_extensions import Buffer
 
 from kvboost.client.assemble import empty, fill
 from kvboost.client.frames import Frame
 from kvboost.errors import ChecksumError, DataLossError, TruncatedStreamError
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkPart:
-    """Part number ``part`` of a chunk's K/V, counted from 0; ``payload`` is read-only."""
-
-    chunk_id: int
-    part: int
-    payload: Buffer
+from kvboost.types import ChunkPart
 
 
 @dataclass(slots=True)

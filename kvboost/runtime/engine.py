@@ -12,16 +12,17 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from kvboost.errors import LateFetchError
 from kvboost.policy import ReusePolicy
 from kvboost.reuse import ReuseReport
 from kvboost.runtime.audit import Audit
+from kvboost.runtime.call import Call, named_arguments, sequences
 from kvboost.runtime.controller import Controller
 from kvboost.runtime.fingerprint import adapter_key
 from kvboost.runtime.harvest import new_chunks
@@ -36,11 +37,6 @@ from kvboost.runtime.writer import Writer
 from kvboost.types import PutReceipt, PutRequest, Tier
 
 FLUSH_TIMEOUT_S = 30.0
-# The parameters of transformers' generate() after `inputs`, in order.
-_POSITIONAL = (
-    "generation_config", "logits_processor", "stopping_criteria", "prefix_allowed_tokens_fn", "synced_gpus",
-    "assistant_model", "streamer", "negative_prompt_ids", "negative_prompt_attention_mask", "custom_generate",
-)  # fmt: skip
 
 
 class _FirstPass(threading.local):
@@ -56,16 +52,6 @@ class _FirstPass(threading.local):
 
     def __init__(self) -> None:
         self.scope = ExitStack()
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """The arguments of one call to ``generate()``, and when it began."""
-
-    inputs: Tensor | None
-    arguments: dict[str, Any]
-    policy: ReusePolicy | None
-    start_s: float
 
 
 class Engine:
@@ -105,7 +91,7 @@ class Engine:
         PromptError
             If the prompt is empty or longer than the model's context.
         """
-        call = _Call(inputs, _named_arguments(args, kwargs), policy, time.perf_counter())
+        call = Call(inputs, named_arguments(args, kwargs), policy, time.perf_counter())
         request = read_request(self.model, inputs, call.arguments)
         if isinstance(request, Request) and (obstacle := self._obstacle(request)):
             request = Declined(obstacle, sum(len(row.token_ids) for row in request.rows))
@@ -124,7 +110,7 @@ class Engine:
     @torch.no_grad()
     def run_plain(self, inputs: Tensor, **arguments: Any) -> tuple[Any, float]:
         """Run the model's own ``generate()`` without reuse; return its result and the time to first token."""
-        return self._run(_Call(inputs, arguments, None, time.perf_counter()), None, None)
+        return self._run(Call(inputs, arguments, None, time.perf_counter()), None, None)
 
     @property
     def model(self) -> PreTrainedModel:
@@ -157,35 +143,44 @@ class Engine:
         """Return whether the active adapters are those that the model was boosted with."""
         return adapter_key(self.model) == self._adapter
 
-    def _serve_one(self, request: Request, call: _Call) -> tuple[Any, ReuseReport]:
+    def _serve_one(self, request: Request, call: Call) -> tuple[Any, ReuseReport]:
         row = request.rows[0]
         if row.padding:
             return self._serve_batch(request, call)
-        prepared = self.preparer.prepare(row.token_ids, request.new_tokens, call.policy, self.audit.controller)
-        cache = prepared.splice.cache
+        # A streamer was handed the prompt when the pass fails, and must not be handed it twice.
+        overlap = call.arguments.get("streamer") is None
+        controller = self.audit.controller
+        prepared = self.preparer.prepare(row.token_ids, request.new_tokens, call.policy, controller, overlap)
         watch = Watch() if self.audit.wants(prepared) else None
         before_s = time.perf_counter() - call.start_s
-        result, ttft_s = self._run(call, cache, prepared.splice, watch)
-        ids = self._answered(row, _sequences(result)[0, row.padding :].tolist())
+        try:
+            result, ttft_s = self._run(call, prepared.splice.cache, prepared.splice, watch)
+        except LateFetchError as error:
+            prepared, watch = self.preparer.fall_back(row.token_ids, request.new_tokens, error), None
+            result, ttft_s = self._run(call, prepared.splice.cache, prepared.splice)
+        cache = prepared.splice.cache
+        waited = cache.layers[0].gate is not None  # for K/V, within the pass
+        ids = self._answered(row, sequences(result)[0, row.padding :].tolist())
         self.store(prepared.plan, ids, cache, keep=request.returns_dict)
         if watch is not None:
             self.audit.submit(prepared, watch, 0, ids)
         report = prepared.report(ttft_s)
-        self.preparer.costs.observe(report, ttft_s - before_s)
+        if not waited:
+            self.preparer.costs.observe(report, ttft_s - before_s)
         return result, report
 
-    def _serve_batch(self, request: Request, call: _Call) -> tuple[Any, ReuseReport]:
+    def _serve_batch(self, request: Request, call: Call) -> tuple[Any, ReuseReport]:
         controller = self.audit.controller
         prepared = [self.preparer.prepare(row.token_ids, 0, call.policy, controller) for row in request.rows]
         cache = self._joined(request, prepared)
         audited = [self.audit.wants(ready) for ready in prepared]
         watch = Watch() if any(audited) else None
         result, ttft_s = self._run(call, cache, None, watch)
-        sequences = _sequences(result)
-        per_row = sequences.shape[0] // len(request.rows)
+        answered = sequences(result)
+        per_row = answered.shape[0] // len(request.rows)
         for i, (row, ready) in enumerate(zip(request.rows, prepared, strict=True)):
             # Beams share the prompt but permute what follows it, so only the prompt is stored.
-            ids = sequences[i * per_row, row.padding :].tolist() if request.beams == 1 else list(row.token_ids)
+            ids = answered[i * per_row, row.padding :].tolist() if request.beams == 1 else list(row.token_ids)
             ids = self._answered(row, ids)
             self.store(ready.plan, ids, cache, i * request.expand, row.padding)
             if watch is not None and audited[i]:
@@ -213,7 +208,7 @@ class Engine:
         return cache
 
     def _run(
-        self, call: _Call, cache: SlabCache | None, splice: Splice | None, watch: Watch | None = None
+        self, call: Call, cache: SlabCache | None, splice: Splice | None, watch: Watch | None = None
     ) -> tuple[Any, float]:
         """Call the model's own ``generate()``; return its result and the time to first token."""
         first = self._first
@@ -227,7 +222,7 @@ class Engine:
             first.armed, first.splice, first.watch = False, None, None
         return result, (first.finished_s or time.perf_counter()) - call.start_s
 
-    def _decline(self, declined: Declined, call: _Call) -> tuple[Any, ReuseReport]:
+    def _decline(self, declined: Declined, call: Call) -> tuple[Any, ReuseReport]:
         result, ttft_s = self._run(call, None, None)
         tokens = declined.prompt_tokens
         tiers = {**dict.fromkeys(Tier, 0), Tier.COMPUTED: tokens}
@@ -288,25 +283,3 @@ def end_tokens(model: PreTrainedModel) -> frozenset[int]:
     """Return the tokens that end an answer."""
     ends = model.generation_config.eos_token_id
     return frozenset(ends if isinstance(ends, list) else [] if ends is None else [ends])
-
-
-def _named_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Name the positional arguments of ``generate()`` after ``inputs``.
-
-    Raises
-    ------
-    TypeError
-        If there are too many, or one is given twice; as Python itself does.
-    """
-    if len(args) > len(_POSITIONAL):
-        raise TypeError(f"generate() takes at most {len(_POSITIONAL) + 1} positional arguments, not {len(args) + 1}")
-    named = dict(zip(_POSITIONAL, args, strict=False))
-    twice = named.keys() & kwargs.keys()
-    if twice:
-        raise TypeError(f"generate() got multiple values for argument {min(twice)!r}")
-    return {**named, **kwargs}
-
-
-def _sequences(result: Any) -> Tensor:
-    sequences: Tensor = result if isinstance(result, torch.Tensor) else result.sequences
-    return sequences

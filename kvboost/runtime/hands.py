@@ -49,6 +49,14 @@ class Hands:
             if error is not None:
                 raise error
 
+    def begin(self, job: Callable[[], None]) -> None:
+        """Run one job in the background; it must tell of its failures by itself."""
+        pool = self._started()
+        if pool is None:
+            threading.Thread(target=job, name="kvboost-place", daemon=True).start()
+        else:
+            pool.submit(job)
+
     def close(self) -> None:
         """Stop the threads."""
         with self._lock:

@@ -7,8 +7,11 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
-from kvboost.types import ChunkKV, Handover
+from kvboost.types import ChunkKV, ChunkPart, Handover
+
+Fetched = TypeVar("Fetched", ChunkKV, ChunkPart)
 
 KEPT = 32
 DECAY = 0.85
@@ -64,8 +67,11 @@ class FetchMeter:
         self._first: dict[Handover, DecayingMedian] = {}
         self._byte: dict[Handover, DecayingMedian] = {}
 
-    def timed(self, chunks: Iterable[ChunkKV]) -> Iterator[ChunkKV]:
-        """Yield ``chunks``, taking down how long each was waited for; what the caller does meanwhile is not counted."""
+    def timed(self, chunks: Iterable[Fetched]) -> Iterator[Fetched]:
+        """Yield ``chunks``, or parts of them, taking down how long each was waited for.
+
+        What the caller does meanwhile is not counted.
+        """
         path = Handover.IN_PROCESS
         first_s, rest_s, first_bytes, rest_bytes = 0.0, 0.0, 0, 0
         waiting = iter(chunks)

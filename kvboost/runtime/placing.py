@@ -12,10 +12,12 @@ from kvboost.errors import TensorError
 from kvboost.runtime.codec import unpack
 from kvboost.runtime.hands import Hands
 from kvboost.runtime.plan import Plan, ReuseSpan
-from kvboost.runtime.rope import rotate
+from kvboost.runtime.rope import Rope, rotate
 from kvboost.runtime.slab import SlabCache
 from kvboost.runtime.support import ModelSupport
 from kvboost.types import ChunkKV, Handover
+
+Angles = dict[tuple[Rope, int], tuple[Tensor, Tensor]]
 
 
 class Placer:
@@ -33,11 +35,7 @@ class Placer:
         self._wanted: dict[int, list[ReuseSpan]] = {}
         for piece in plan.reuse:
             self._wanted.setdefault(piece.donor.chunk_id, []).append(piece)
-        self._angles = {
-            (rope, piece.shift): rope.angles(torch.tensor([piece.shift], device=cache.key_slab.device))
-            for piece in {piece.shift: piece for piece in plan.reuse}.values()
-            for rope in support.rope_layers()
-        }
+        self._angles = angles_of_plan(plan, support, cache.key_slab.device)
 
     def place(self, chunks: Iterable[ChunkKV]) -> set[int]:
         """Place ``chunks`` and check their checksums; return the ids of donors that did not come.
@@ -95,3 +93,27 @@ class Placer:
         for layer, layer_rope in enumerate(self._support.ropes):
             if layer_rope is None:
                 key_slab[layer] = keys[layer]
+
+
+def angles_of_plan(plan: Plan, support: ModelSupport, device: torch.device) -> Angles:
+    """Return cosine and sine of every shift in the plan, for every rope of the model."""
+    return {
+        (rope, shift): rope.angles(torch.tensor([shift], device=device))
+        for shift in {piece.shift for piece in plan.reuse}
+        for rope in support.rope_layers()
+    }
+
+
+def place_layer(
+    piece: ReuseSpan, layer: int, keys: Tensor, values: Tensor, support: ModelSupport, cache: SlabCache, angles: Angles
+) -> None:
+    """Place one layer of one piece; ``keys`` and ``values`` are the donor's, ``[kv_heads, T, dim]``."""
+    source = slice(piece.offset, piece.offset + len(piece.target))
+    target = slice(piece.target.start, piece.target.end)
+    cache.value_slab[layer, 0, :, target] = values[:, source]
+    keys, placed = keys[:, source], cache.key_slab[layer, 0, :, target]
+    rope = support.ropes[layer]
+    if rope is None or piece.shift == 0:
+        placed.copy_(keys)
+    else:
+        rotate(keys.to(placed.device), *angles[rope, piece.shift], rope, placed)

@@ -14,10 +14,19 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from kvboost.errors import ChecksumError, FallbackWarning, InputError, KVBoostError, TensorError, UnknownNamespaceError
+from kvboost.errors import (
+    ChecksumError,
+    FallbackWarning,
+    InputError,
+    KVBoostError,
+    LateFetchError,
+    TensorError,
+    UnknownNamespaceError,
+)
 from kvboost.policy import ReusePolicy
-from kvboost.protocols import ChunkCache, PromptSegmenter
+from kvboost.protocols import ChunkCache, PartSource, PromptSegmenter
 from kvboost.reuse import ReuseReport
+from kvboost.runtime.arriving import Arrival
 from kvboost.runtime.controller import Controller
 from kvboost.runtime.hands import Hands
 from kvboost.runtime.meter import path_of
@@ -116,6 +125,7 @@ class Preparer:
         new_tokens: int,
         policy: ReusePolicy | None = None,
         controller: Controller | None = None,
+        overlap: bool = False,
     ) -> Prepared:
         """Reuse what can be reused for a prompt of ``N`` tokens; a cache fault means full prefill.
 
@@ -127,40 +137,48 @@ class Preparer:
             Instead of the model's own policy.
         controller
             Makes the policy stricter where the audits asked for it; None takes it as it is, to measure it.
+        overlap
+            Whether the forward pass may begin while K/V from another host still arrive; it may then raise
+            :class:`~kvboost.errors.LateFetchError`, and the caller is to go on with :meth:`fall_back`.
         """
         stages = Stages()
         rules = policy or self.policy
         ruling = controller.admit(rules) if controller is not None else Ruling(rules)
         try:
-            return replace(self._prepare(token_ids, new_tokens, ruling, stages), ruling=ruling)
+            return replace(self._prepare(token_ids, new_tokens, ruling, stages, overlap), ruling=ruling)
         except KVBoostError as error:
             # K/V that do not fit their layout are the cache's fault; other wrong input is the caller's.
             if isinstance(error, InputError) and not isinstance(error, TensorError):
                 raise
-            self._mend(error)
-            warnings.warn(
-                f"full prefill instead of reuse: {error} ({type(error).__name__})", FallbackWarning, stacklevel=2
-            )
-            return self._blank(token_ids, new_tokens, stages, f"{type(error).__name__}: {error}")
+            return self.fall_back(token_ids, new_tokens, error, stages)
 
-    def _mend(self, error: KVBoostError) -> None:
+    def fall_back(
+        self, token_ids: Sequence[int], new_tokens: int, error: KVBoostError, stages: Stages | None = None
+    ) -> Prepared:
+        """Warn of a fault of the cache, and return the prompt with nothing reused."""
+        self._mend(error)
+        warnings.warn(f"full prefill instead of reuse: {error} ({type(error).__name__})", FallbackWarning, stacklevel=3)
+        return self._blank(token_ids, new_tokens, stages or Stages(), f"{type(error).__name__}: {error}")
+
+    def _mend(self, error: BaseException | None) -> None:
         """Spare later requests the fault: name a forgotten namespace again, evict a damaged chunk."""
+        error = error.__cause__ if isinstance(error, LateFetchError) else error
         with contextlib.suppress(KVBoostError):
             if isinstance(error, UnknownNamespaceError):
                 self.cache.open(self.namespace)
             elif isinstance(error, ChecksumError) and error.chunk_id is not None:
                 self.cache.evict(self.namespace.key, [error.chunk_id])
 
-    def _prepare(self, token_ids: Sequence[int], new_tokens: int, ruling: Ruling, stages: Stages) -> Prepared:
+    def _prepare(
+        self, token_ids: Sequence[int], new_tokens: int, ruling: Ruling, stages: Stages, overlap: bool
+    ) -> Prepared:
         plan = self._plan(token_ids, ruling.policy, stages)
         plan = self.costs.weigh(plan, ruling.policy, path_of(self.cache))
         if not plan.reuse:
             return self._blank(token_ids, new_tokens, stages, None, plan)
         with stages.measure("fetch"):
             cache = self.slabs.take(len(token_ids) + new_tokens + HEAD_ROOM_TOKENS)
-            chunks = self.costs.meter.timed(self.cache.fetch(self.namespace.key, plan.chunk_ids()))
-            placer = Placer(plan, self.support, cache, self.hands)
-            missing = placer.place(chunks)
+            handover, missing = self._fetch(plan, cache, overlap)
             if missing:
                 plan = plan.without(missing, "evicted between match and fetch")
                 plan = plan if Tier.EXACT in self.support.tiers else plan.leading()
@@ -171,7 +189,17 @@ class Preparer:
         with stages.measure("repair"):
             selection, ratio = self._select(plan, cache, ids, policy)
         assembled = self._assemble(plan, cache, ids, selection, ratio, policy, stages)
-        return replace(assembled, handover=placer.handover)
+        return replace(assembled, handover=handover)
+
+    def _fetch(self, plan: Plan, cache: SlabCache, overlap: bool) -> tuple[Handover | None, set[int]]:
+        """Place the donors' K/V, or begin to; return how they came and the donors that did not."""
+        key, wanted, meter = self.namespace.key, plan.chunk_ids(), self.costs.meter
+        if overlap and isinstance(self.cache, PartSource) and path_of(self.cache) is Handover.FRAMES:
+            parts = self.cache.fetch_parts(key, wanted, self.support.layout.num_layers)
+            return Handover.FRAMES, Arrival(plan, self.support, cache, self.hands).begin(meter.timed(parts))
+        placer = Placer(plan, self.support, cache, self.hands)
+        missing = placer.place(meter.timed(self.cache.fetch(key, wanted)))
+        return placer.handover, missing
 
     def _plan(self, token_ids: Sequence[int], policy: ReusePolicy, stages: Stages) -> Plan:
         with stages.measure("segment"):
@@ -220,6 +248,8 @@ class Preparer:
         )
         if plan.repairable_tokens == 0 or policy.recompute_ratio == 0.0:
             return context.nothing(), 0.0
+        if "deviation" in policy.repair:
+            cache.complete()  # it reads the slab beside the model's own passes
         selection = STRATEGIES[policy.repair]().select(context)
         return selection, selection.cost / donated
 

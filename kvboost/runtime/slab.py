@@ -7,6 +7,7 @@ concatenation.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
+from kvboost.errors import KVBoostError
 from kvboost.runtime.codec import TORCH_DTYPES
 from kvboost.runtime.shift import LayerShift
 from kvboost.types import KVLayout, Span
@@ -48,6 +50,41 @@ class PassEnded(Exception):  # noqa: N818
     """Ends a pass that was to run through some of the layers only; not an error."""
 
 
+class LayerGate:
+    """Which layers of a slab are in place; holds back whoever comes to one that is not."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._layers = 0
+        self._failure: tuple[KVBoostError, BaseException] | None = None
+
+    def open(self, layers: int) -> None:
+        """Say that the first ``layers`` layers are in place."""
+        with self._changed:
+            self._layers = layers
+            self._changed.notify_all()
+
+    def fail(self, error: KVBoostError, cause: BaseException) -> None:
+        """Have everybody who waits, now or later, be told that no more layers come."""
+        with self._changed:
+            self._failure = error, cause
+            self._changed.notify_all()
+
+    def wait(self, layer: int) -> None:
+        """Return once ``layer``, counted from 0, is in place.
+
+        Raises
+        ------
+        LateFetchError
+            If it will not be.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._failure is not None or self._layers > layer)
+            if self._failure is not None:
+                error, cause = self._failure
+                raise error from cause
+
+
 class SlabLayer(DynamicLayer):
     """One layer's K/V in a buffer with head room; ``keys`` and ``values`` are views of its filled part.
 
@@ -63,6 +100,7 @@ class SlabLayer(DynamicLayer):
         self.device = key_buffer.device
         self.is_initialized = True
         self.splice: SplicePass | None = None
+        self.gate: LayerGate | None = None
         self._set_buffers(key_buffer, value_buffer, 0)
 
     def _set_buffers(self, key_buffer: Tensor, value_buffer: Tensor, length: int) -> None:
@@ -78,6 +116,8 @@ class SlabLayer(DynamicLayer):
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
         """Write new K/V at the splice's positions, or append them; return all K/V that attention sees."""
+        if self.gate is not None:
+            self.gate.wait(self.layer_idx)
         if self.splice is not None:
             return self._splice(self.splice, key_states, value_states)
         start, count = self.keys.shape[-2], key_states.shape[-2]
@@ -167,6 +207,23 @@ class SlabCache(DynamicCache):
         """Make ``[0, length)`` the content of every layer."""
         for layer in self.layers:
             layer.set_length(length)
+
+    def set_gate(self, gate: LayerGate) -> None:
+        """Let each layer be used only when ``gate`` says that it is in place."""
+        for layer in self.layers:
+            layer.gate = gate
+
+    def complete(self) -> None:
+        """Wait until all layers are in place.
+
+        Raises
+        ------
+        LateFetchError
+            If one will not be.
+        """
+        last = self.layers[-1]
+        if last.gate is not None:
+            last.gate.wait(last.layer_idx)
 
     def set_splice(self, splice: SplicePass | None) -> None:
         """Make the next forward pass write as ``splice`` says, or append again (None)."""
