@@ -42,7 +42,7 @@ def _ratios(axis: Any, cells: Sequence[Mapping[str, Any]]) -> None:
         axis.axhline(bound, color="#555555", linewidth=1.0, linestyle=style, label=f"asked, {name}: {bound:g}")
     if cells:
         axis.set_xscale("log")
-        axis.legend(loc="upper right", fontsize=7)
+        axis.legend(loc="upper left", fontsize=7)
     axis.set_xlabel("share of the prompt computed (larger marks: longer prompts)")
     axis.set_ylabel("TTFT over the resident limit's")
     axis.set_title("1 is the limit")

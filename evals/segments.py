@@ -115,10 +115,10 @@ def _draw(result: Result, path: Path) -> None:
         for i, queries in enumerate(sorted({row["queries"] for row in result["rows"]})):
             own = [row for row in result["rows"] if row["queries"] == queries]
             x, y = [row["segment_tokens"] for row in own], [row["ratio"] for row in own]
-            axis.plot(x, y, color=COLOURS[i], marker=MARKERS[i], label=f"{queries} queries")
+            axis.plot(x, y, color=COLOURS[i], marker=MARKERS[i], label=f"{queries} new")
         axis.axhline(1.0, color="#555555", linewidth=1.0)
         axis.set_xscale("log", base=2)
-        axis.set_yscale("log")
+        axis.set_ylim(bottom=0.0)
         axis.set_xlabel("tokens a chunk")
         axis.set_ylabel("time in place over time by slab")
         axis.legend()
