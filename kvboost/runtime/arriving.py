@@ -1,8 +1,10 @@
-"""K/V that arrive layer by layer while the model already runs.
+"""K/V that arrive layers first while the model already runs.
 
-From a cache on another host the first layer of all chunks comes before the second of any. Once it is there the forward
+From a cache on another host the first layers of all chunks come before the next of any. Once they are there the forward
 pass can begin; each layer of the slab waits until its own K/V are in place. A chunk's checksum is known only with its
-last layer, so the last layer waits for the end of the whole transfer, and what fails until then ends the pass.
+last layers, so the last part waits for the end of the whole transfer, and what fails until then ends the pass.
+
+Layers come in a few parts, not one by one: every frame costs the interpreter as much as some 50 KB of it on the way.
 """
 
 from __future__ import annotations
@@ -13,15 +15,22 @@ from dataclasses import replace
 from kvboost.errors import DataLossError, KVBoostError, LateFetchError
 from kvboost.runtime.codec import unpack
 from kvboost.runtime.hands import Hands
-from kvboost.runtime.placing import angles_of_plan, place_layer
+from kvboost.runtime.placing import angles_of_plan, place_layers
 from kvboost.runtime.plan import Plan, ReuseSpan
 from kvboost.runtime.slab import LayerGate, SlabCache
 from kvboost.runtime.support import ModelSupport
 from kvboost.types import ChunkPart
 
+MOST_PARTS = 4
+
+
+def parts_of(layers: int) -> int:
+    """Return into how many equal parts ``layers`` layers are cut: as many as divide them, four at most."""
+    return next(parts for parts in range(min(MOST_PARTS, layers), 0, -1) if layers % parts == 0)
+
 
 class Arrival:
-    """Places the K/V of one plan's donors into a slab, layer by layer, in the background."""
+    """Places the K/V of one plan's donors into a slab, part by part, in the background."""
 
     def __init__(self, plan: Plan, support: ModelSupport, cache: SlabCache, hands: Hands) -> None:
         self._support = support
@@ -32,15 +41,19 @@ class Arrival:
         for piece in plan.reuse:
             self._wanted.setdefault(piece.donor.chunk_id, []).append(piece)
         self._angles = angles_of_plan(plan, support, cache.key_slab.device)
-        self._layout = replace(support.layout, num_layers=1)
+        self._parts = parts_of(support.layout.num_layers)
+        self._depth = support.layout.num_layers // self._parts
+        self._layout = replace(support.layout, num_layers=self._depth)
 
     def begin(self, parts: Iterator[ChunkPart]) -> set[int]:
-        """Place the first layer; return the donors that do not come. The rest goes on in the background.
+        """Place the first of ``parts_of(layers)`` parts; return the donors that do not come.
+
+        The rest goes on in the background.
 
         Raises
         ------
         KVBoostError
-            What the transfer raises before the first layer is whole.
+            What the transfer raises before the first part is whole.
         """
         missing = set(self._wanted)
         following: ChunkPart | None = None
@@ -54,26 +67,25 @@ class Arrival:
         if following is None:
             self._gate.open(self._support.layout.num_layers)
         else:
-            self._gate.open(1)
+            self._gate.open(self._depth)
             expected = set(self._wanted) - missing
             self._hands.begin(lambda: self._go_on(following, parts, len(expected)))
         return missing
 
     def _go_on(self, following: ChunkPart, parts: Iterator[ChunkPart], chunks: int) -> None:
-        """Place all further layers; a layer is whole when every chunk has sent its part of it."""
-        layers = self._support.layout.num_layers
+        """Place all further parts; one is whole when every chunk has sent its share of it."""
         try:
             seen = 0
             part: ChunkPart | None = following
             while part is not None:
                 self._place(part)
                 seen += 1
-                if seen % chunks == 0 and part.part + 1 < layers:
-                    self._gate.open(part.part + 1)
+                if seen % chunks == 0 and part.part + 1 < self._parts:
+                    self._gate.open((part.part + 1) * self._depth)
                 part = next(parts, None)
-            if seen != chunks * (layers - 1):
+            if seen != chunks * (self._parts - 1):
                 raise DataLossError("K/V of some layers did not come; fetch again")
-            self._gate.open(layers)
+            self._gate.open(self._parts * self._depth)
         except KVBoostError as error:
             self._gate.fail(LateFetchError(f"{error} ({type(error).__name__}, after the pass had begun)"), error)
         # Whoever waits at the gate must hear of it, whatever it is.
@@ -88,4 +100,4 @@ class Arrival:
         payload = memoryview(part.payload).cast("B")
         keys, values = unpack(payload, self._layout, len(pieces[0].donor.token_ids))
         for piece in pieces:
-            place_layer(piece, part.part, keys[0], values[0], self._support, self._cache, self._angles)
+            place_layers(piece, part.part * self._depth, keys, values, self._support, self._cache, self._angles)

@@ -15,6 +15,7 @@ Fetched = TypeVar("Fetched", ChunkKV, ChunkPart)
 
 KEPT = 32
 DECAY = 0.85
+SLOW_BYTE_S = 1.25e-9
 LEAST = 3
 """So many values must have been seen before there is an estimate."""
 
@@ -111,6 +112,16 @@ class FetchMeter:
             first = self._first[path].value if path in self._first else None
             byte = self._byte[path].value if path in self._byte else None
         return None if first is None else FetchCost(first, byte or 0.0)
+
+    def is_slow(self, path: Handover) -> bool:
+        """Return whether bytes come so slowly by ``path`` that computing may as well begin before they are all here.
+
+        On one machine of two cores, a prompt of 4,096 tokens with all of them cached: at .2, .6 and 1.2 GB/s the pass
+        that began with the first third of the layers gave its first token after .96, .90 and 1.11 of the time of one
+        that waited for all, since more and smaller frames cost time as well.
+        """
+        known = self.cost(path)
+        return known is not None and known.byte_s > SLOW_BYTE_S
 
 
 def path_of(cache: object) -> Handover:

@@ -69,30 +69,8 @@ class Placer:
             chunk.verified()  # damage is named first: it is mended by eviction
             raise
         for piece in pieces:
-            self._place(piece, keys, values)
+            place_layers(piece, 0, keys, values, self._support, self._cache, self._angles)
         chunk.verified()
-
-    def _place(self, piece: ReuseSpan, keys: Tensor, values: Tensor) -> None:
-        source = slice(piece.offset, piece.offset + len(piece.target))
-        target = slice(piece.target.start, piece.target.end)
-        key_slab = self._cache.key_slab[:, 0, :, target]
-        self._cache.value_slab[:, 0, :, target] = values[:, :, source]
-        keys = keys[:, :, source].to(key_slab.device)
-        if piece.shift == 0:
-            key_slab.copy_(keys)
-            return
-        groups = self._support.rope_layers()
-        whole = len(groups) == 1 and len(next(iter(groups.values()))) == len(self._support.ropes)
-        for rope, layers in groups.items():
-            cos, sin = self._angles[rope, piece.shift]
-            if whole:
-                rotate(keys, cos, sin, rope, key_slab)
-            else:
-                for layer in layers:
-                    rotate(keys[layer], cos, sin, rope, key_slab[layer])
-        for layer, layer_rope in enumerate(self._support.ropes):
-            if layer_rope is None:
-                key_slab[layer] = keys[layer]
 
 
 def angles_of_plan(plan: Plan, support: ModelSupport, device: torch.device) -> Angles:
@@ -104,16 +82,24 @@ def angles_of_plan(plan: Plan, support: ModelSupport, device: torch.device) -> A
     }
 
 
-def place_layer(
-    piece: ReuseSpan, layer: int, keys: Tensor, values: Tensor, support: ModelSupport, cache: SlabCache, angles: Angles
+def place_layers(
+    piece: ReuseSpan, first: int, keys: Tensor, values: Tensor, support: ModelSupport, cache: SlabCache, angles: Angles
 ) -> None:
-    """Place one layer of one piece; ``keys`` and ``values`` are the donor's, ``[kv_heads, T, dim]``."""
+    """Place layers of one piece, from ``first`` on; ``keys`` and ``values`` are ``[layers, kv_heads, T, dim]``."""
+    layers = slice(first, first + len(keys))
     source = slice(piece.offset, piece.offset + len(piece.target))
     target = slice(piece.target.start, piece.target.end)
-    cache.value_slab[layer, 0, :, target] = values[:, source]
-    keys, placed = keys[:, source], cache.key_slab[layer, 0, :, target]
-    rope = support.ropes[layer]
-    if rope is None or piece.shift == 0:
+    placed = cache.key_slab[layers, 0, :, target]
+    cache.value_slab[layers, 0, :, target] = values[:, :, source]
+    keys = keys[:, :, source].to(placed.device)
+    ropes = support.ropes[layers]
+    if piece.shift == 0 or not any(ropes):
         placed.copy_(keys)
+    elif ropes[0] is not None and len(set(ropes)) == 1:
+        rotate(keys, *angles[ropes[0], piece.shift], ropes[0], placed)
     else:
-        rotate(keys.to(placed.device), *angles[rope, piece.shift], rope, placed)
+        for rope, its_keys, its_place in zip(ropes, keys, placed, strict=True):
+            if rope is None:
+                its_place.copy_(its_keys)
+            else:
+                rotate(its_keys, *angles[rope, piece.shift], rope, its_place)

@@ -26,7 +26,7 @@ from kvboost.errors import (
 from kvboost.policy import ReusePolicy
 from kvboost.protocols import ChunkCache, PartSource, PromptSegmenter
 from kvboost.reuse import ReuseReport
-from kvboost.runtime.arriving import Arrival
+from kvboost.runtime.arriving import Arrival, parts_of
 from kvboost.runtime.controller import Controller
 from kvboost.runtime.hands import Hands
 from kvboost.runtime.meter import path_of
@@ -194,8 +194,10 @@ class Preparer:
     def _fetch(self, plan: Plan, cache: SlabCache, overlap: bool) -> tuple[Handover | None, set[int]]:
         """Place the donors' K/V, or begin to; return how they came and the donors that did not."""
         key, wanted, meter = self.namespace.key, plan.chunk_ids(), self.costs.meter
-        if overlap and isinstance(self.cache, PartSource) and path_of(self.cache) is Handover.FRAMES:
-            parts = self.cache.fetch_parts(key, wanted, self.support.layout.num_layers)
+        count = parts_of(self.support.layout.num_layers)
+        far = path_of(self.cache) is Handover.FRAMES and meter.is_slow(Handover.FRAMES)
+        if overlap and far and count > 1 and isinstance(self.cache, PartSource):
+            parts = self.cache.fetch_parts(key, wanted, count)
             return Handover.FRAMES, Arrival(plan, self.support, cache, self.hands).begin(meter.timed(parts))
         placer = Placer(plan, self.support, cache, self.hands)
         missing = placer.place(meter.timed(self.cache.fetch(key, wanted)))

@@ -130,3 +130,13 @@ class Says:
 def test_the_way_is_what_the_cache_says():
     assert path_of(object()) is Handover.IN_PROCESS
     assert path_of(Says()) is Handover.SHARED_MEMORY
+
+
+def test_a_way_is_slow_only_once_it_was_timed():
+    meter = FetchMeter()
+    assert not meter.is_slow(Handover.FRAMES)
+    for _ in range(3):
+        meter.observe(Handover.FRAMES, 0.01, 1000, 0.5, 100_000_000)
+        meter.observe(Handover.SHARED_MEMORY, 0.0, 1000, 0.01, 100_000_000)
+    assert meter.is_slow(Handover.FRAMES)
+    assert not meter.is_slow(Handover.SHARED_MEMORY)

@@ -7,7 +7,7 @@ from kvboost.checksum import checksum
 from kvboost.errors import ChecksumError, TensorError
 from kvboost.runtime.codec import pack
 from kvboost.runtime.hands import Hands
-from kvboost.runtime.placing import Placer
+from kvboost.runtime.placing import Placer, place_layers
 from kvboost.runtime.plan import Plan, ReuseSpan
 from kvboost.runtime.rope import Pairing, Rope, rotated
 from kvboost.runtime.slab import SlabCache
@@ -88,13 +88,12 @@ def test_damaged_bytes_are_refused_by_their_checksum(cut):
 def test_bytes_that_change_while_they_are_placed_are_refused(monkeypatch):
     support, slab, _, _, chunk = setting(ROPES["all alike"])
     payload = bytearray(chunk.payload)
-    plain = Placer._place
 
-    def meanwhile(self, piece, keys, values):
+    def meanwhile(*args):
         payload[3] ^= 4
-        plain(self, piece, keys, values)
+        place_layers(*args)
 
-    monkeypatch.setattr(Placer, "_place", meanwhile)
+    monkeypatch.setattr("kvboost.runtime.placing.place_layers", meanwhile)
     with pytest.raises(ChecksumError):
         Placer(Plan(LENGTH, (piece(0, 4),)), support, slab, Hands()).place([ChunkKV(1, payload, chunk.checksum)])
 

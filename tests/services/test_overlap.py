@@ -12,6 +12,7 @@ from kvboost.api import engine_of
 from kvboost.client import CacheClient
 from kvboost.errors import FallbackWarning, TruncatedStreamError
 from kvboost.policy import ReusePolicy
+from kvboost.runtime.meter import FetchMeter
 from kvboost.types import ChunkPart, Handover
 from tests.boosting import GREEDY, boosted, document, plain, prompt
 from tests.servers import RunningServer, cache_server
@@ -33,6 +34,11 @@ def client(server: RunningServer) -> Iterator[CacheClient]:
     made = CacheClient(server.address, shared_memory=False)
     yield made
     made.close()
+
+
+@pytest.fixture(autouse=True)
+def _slow_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FetchMeter, "is_slow", lambda *_: True)
 
 
 def _forget(model: PreTrainedModel, client: CacheClient) -> None:
