@@ -16,7 +16,7 @@ from kvboost.errors import DataLossError, KVBoostError, LateFetchError
 from kvboost.runtime.codec import unpack
 from kvboost.runtime.hands import Hands
 from kvboost.runtime.placing import angles_of_plan, place_layers
-from kvboost.runtime.plan import Plan, ReuseSpan
+from kvboost.runtime.plan import Plan
 from kvboost.runtime.slab import LayerGate, SlabCache
 from kvboost.runtime.support import ModelSupport
 from kvboost.types import ChunkPart
@@ -37,9 +37,7 @@ class Arrival:
         self._cache = cache
         self._hands = hands
         self._gate = LayerGate()
-        self._wanted: dict[int, list[ReuseSpan]] = {}
-        for piece in plan.reuse:
-            self._wanted.setdefault(piece.donor.chunk_id, []).append(piece)
+        self._wanted = plan.by_donor()
         self._angles = angles_of_plan(plan, support, cache.key_slab.device)
         self._parts = parts_of(support.layout.num_layers)
         self._depth = support.layout.num_layers // self._parts

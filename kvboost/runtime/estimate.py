@@ -39,9 +39,9 @@ class Rates:
 
         Repair is taken to spend its whole budget: one more pass, and the tokens that it computes again.
         """
-        budget = 0.0 if policy.repair == "none" else policy.recompute_ratio * reused_tokens(plan)
+        budget = 0.0 if policy.repair == "none" else policy.recompute_ratio * plan.reused_tokens
         again = min(budget, plan.repairable_tokens)
-        computed = plan.num_tokens - reused_tokens(plan) + again
+        computed = plan.num_tokens - plan.reused_tokens + again
         passes_s = self.model.forward_s(computed, plan.num_tokens - computed)
         passes_s += self.model.pass_s if again > 0 else 0.0
         return self.fetch.fetch_s(self._fetched_bytes(plan.reuse)) + self._placed_s(plan.reuse) + passes_s
@@ -74,11 +74,6 @@ class Rates:
         key_share = self.layout.key_dim / (self.layout.key_dim + self.layout.value_dim)
         rotated = shifted * self.layout.token_bytes * key_share
         return self.model.place_s(moved - rotated, rotated)
-
-
-def reused_tokens(plan: Plan) -> int:
-    """Return how many tokens the plan takes from donors."""
-    return sum(len(piece.target) for piece in plan.reuse)
 
 
 def _pieces_by_run(plan: Plan) -> dict[Run, list[ReuseSpan]]:

@@ -32,9 +32,7 @@ class Placer:
         self._support = support
         self._cache = cache
         self._hands = hands
-        self._wanted: dict[int, list[ReuseSpan]] = {}
-        for piece in plan.reuse:
-            self._wanted.setdefault(piece.donor.chunk_id, []).append(piece)
+        self._wanted = plan.by_donor()
         self._angles = angles_of_plan(plan, support, cache.key_slab.device)
 
     def place(self, chunks: Iterable[ChunkKV]) -> set[int]:

@@ -112,6 +112,11 @@ class Plan:
         return tuple(runs)
 
     @property
+    def reused_tokens(self) -> int:
+        """How many tokens the plan takes from donors."""
+        return sum(len(piece.target) for piece in self.reuse)
+
+    @property
     def repairable_tokens(self) -> int:
         """Reused tokens that repair may choose from."""
         return sum(len(run.span) for run in self.runs if run.repairable)
@@ -136,9 +141,16 @@ class Plan:
         """Start of the computed tokens after the last reused run."""
         return self.reuse[-1].target.end if self.reuse else 0
 
+    def by_donor(self) -> dict[int, list[ReuseSpan]]:
+        """Return what each donor lends, by chunk id, in order of first use."""
+        lent: dict[int, list[ReuseSpan]] = {}
+        for piece in self.reuse:
+            lent.setdefault(piece.donor.chunk_id, []).append(piece)
+        return lent
+
     def chunk_ids(self) -> tuple[int, ...]:
         """Return the donors needed, each once, in order of first use."""
-        return tuple(dict.fromkeys(piece.donor.chunk_id for piece in self.reuse))
+        return tuple(self.by_donor())
 
     def without(self, missing: AbstractSet[int], reason: str) -> Plan:
         """Return the plan with every span of the ``missing`` donors computed instead."""

@@ -237,13 +237,12 @@ class Preparer:
 
     def _select(self, plan: Plan, cache: SlabCache, ids: Tensor, policy: ReusePolicy) -> tuple[Selection, float]:
         """Choose the tokens to recompute; return them and the share of the reused tokens that this costs."""
-        donated = sum(len(run.span) for run in plan.runs)
         context = RepairContext(
             model=self.model,
             cache=cache,
             plan=plan,
             token_ids=ids,
-            budget_tokens=int(policy.recompute_ratio * donated),
+            budget_tokens=int(policy.recompute_ratio * plan.reused_tokens),
             question_tokens=policy.question_tokens,
             lock=self.probe_lock,
             head_tokens=policy.head_tokens,
@@ -253,7 +252,7 @@ class Preparer:
         if "deviation" in policy.repair:
             cache.complete()  # it reads the slab beside the model's own passes
         selection = STRATEGIES[policy.repair]().select(context)
-        return selection, selection.cost / donated
+        return selection, selection.cost / plan.reused_tokens
 
     def _assemble(
         self,

@@ -20,7 +20,7 @@ from kvboost.policy import ReusePolicy
 from kvboost.reuse import ReuseReport
 from kvboost.runtime.calibrate import Calibration
 from kvboost.runtime.cost import CostModel, TimedPass
-from kvboost.runtime.estimate import Rates, RunCost, reused_tokens
+from kvboost.runtime.estimate import Rates, RunCost
 from kvboost.runtime.meter import FetchMeter
 from kvboost.runtime.plan import Plan
 from kvboost.runtime.report import ReuseCounters
@@ -63,11 +63,11 @@ def judge(plan: Plan, policy: ReusePolicy, rates: Rates, gaps: bool = True) -> V
     if part_s > whole_s - LEAST_LOSS_S:
         part, part_s = plan, whole_s
     if not part.reuse or (part_s > MARGIN * full_s and part_s > full_s + LEAST_LOSS_S):
-        why = f"reusing {reused_tokens(plan)} tokens would take {whole_s:.2f} s, computing the prompt {full_s:.2f} s"
+        why = f"reusing {plan.reused_tokens} tokens would take {whole_s:.2f} s, computing the prompt {full_s:.2f} s"
         return Verdict(replace(plan, reuse=()), f"not worth it: {why} (estimated)")
     if part is plan:
         return Verdict(plan)
-    declined = f"{reused_tokens(plan) - reused_tokens(part)} tokens in {len(losing)} of {len(costs)} runs"
+    declined = f"{plan.reused_tokens - part.reused_tokens} tokens in {len(losing)} of {len(costs)} runs"
     return Verdict(part, f"not worth it: {declined} would take longer to fetch than to compute (estimated)")
 
 
@@ -118,7 +118,7 @@ class Costs:
         if again:
             return plan
         self.counters.add("declined_hits")
-        self.counters.add("declined_tokens", reused_tokens(plan) - reused_tokens(verdict.plan))
+        self.counters.add("declined_tokens", plan.reused_tokens - verdict.plan.reused_tokens)
         return verdict.plan.noting(verdict.reason)
 
     def observe(self, report: ReuseReport, seconds: float) -> None:
