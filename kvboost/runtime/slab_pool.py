@@ -15,7 +15,7 @@ from torch import Tensor
 from kvboost.runtime.slab import SlabCache
 from kvboost.types import KVLayout
 
-# Never touched where not needed, so it costs nothing, and a prompt that grows turn by turn finds room again.
+# What is not needed is never touched and costs nothing, and a prompt that grows turn by turn finds room again.
 STEP_TOKENS = 1024
 
 
