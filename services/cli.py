@@ -14,7 +14,18 @@ from kvboost.errors import KVBoostError
 
 from .progress import silence_other_bars
 
-COMMANDS = ("demo", "explain", "serve", "serve_cache", "serve_runtime", "serve_gateway", "stats", "config", "doctor")
+COMMANDS = (
+    "demo",
+    "explain",
+    "serve",
+    "serve_cache",
+    "serve_runtime",
+    "serve_gateway",
+    "warm",
+    "stats",
+    "config",
+    "doctor",
+)
 """Modules of :mod:`kvboost.services.commands`, in the order of ``--help``."""
 
 EXIT_ERROR = 2

@@ -48,9 +48,10 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Together:
-    """The running servers, the gateway's URL, and the models that it serves."""
+    """The running servers, the gateway's URL, the runtime's address, and the models that are served."""
 
     url: str
+    runtime: str
     models: tuple[str, ...]
     _children: tuple[Child, ...]
 
@@ -63,6 +64,7 @@ class Together:
             f"serving {model} at {self.url}/v1\n"
             f"page and reuse maps at {self.url}/, metrics at {self.url}/metrics\n\n"
             f"try it:\n  {request} \\\n    -d '{body}'\n\n"
+            f"documents into the cache before the first question:\n  kvboost warm FILES --runtime {self.runtime}\n\n"
             "Ctrl-C stops it"
         )
 
@@ -118,7 +120,7 @@ def running_together(wanted: Wanted) -> Iterator[Together]:
         with step("Starting the runtime, which loads the model"):
             start(*command).wait_until_listening()
             models = _wait_until_served(url, children)
-        yield Together(url, models, tuple(children))
+        yield Together(url, runtime, models, tuple(children))
 
 
 def _folder(logs: Path | None) -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -85,6 +86,19 @@ def _until(lines: Iterator[str], last: str) -> Iterator[str]:
             return
 
 
+def warm_as_told(welcome: str, folder: Path) -> dict[str, object]:
+    """Run ``kvboost warm`` with the address that was printed."""
+    (folder / "notes.txt").write_text("The light of the day came in. " * 8)
+    told = re.search(r"kvboost (warm FILES --runtime \S+)", welcome)
+    assert told
+    arguments = told.group(1).replace("FILES", "notes.txt").split()
+    command = [sys.executable, "-m", "kvboost.services.cli", *arguments, "--json"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    summary: dict[str, object] = json.loads(done.stdout)
+    return summary
+
+
 def gone(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
@@ -128,6 +142,7 @@ def test_one_command_serves_chats_and_stops_all_its_servers(model: Path) -> None
         command = served.welcome.partition("try it:\n")[2].partition("\n\n")[0]
         tried = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=60)
         assert tried.returncode == 127 or '"role":"assistant"' in tried.stdout  # 127: no curl is installed
+        assert warm_as_told(served.welcome, model.parent)["documents"] == 1
         served.process.send_signal(signal.SIGTERM)
         assert served.process.wait(PATIENCE_S) == 0
         until_gone(*children.values())
