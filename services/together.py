@@ -48,10 +48,11 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Together:
-    """The running servers, the gateway's URL, the runtime's address, and the models that are served."""
+    """The running servers, the gateway's URL, the addresses of runtime and cache, and the models that are served."""
 
     url: str
     runtime: str
+    cache: str
     models: tuple[str, ...]
     _children: tuple[Child, ...]
 
@@ -65,6 +66,7 @@ class Together:
             f"page and reuse maps at {self.url}/, metrics at {self.url}/metrics\n\n"
             f"try it:\n  {request} \\\n    -d '{body}'\n\n"
             f"documents into the cache before the first question:\n  kvboost warm FILES --runtime {self.runtime}\n\n"
+            f"the cache's figures, live:\n  kvboost stats {self.cache} --watch\n\n"
             "Ctrl-C stops it"
         )
 
@@ -120,7 +122,7 @@ def running_together(wanted: Wanted) -> Iterator[Together]:
         with step("Starting the runtime, which loads the model"):
             start(*command).wait_until_listening()
             models = _wait_until_served(url, children)
-        yield Together(url, runtime, models, tuple(children))
+        yield Together(url, runtime, cache, models, tuple(children))
 
 
 def _folder(logs: Path | None) -> Path | None:
