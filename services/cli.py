@@ -17,6 +17,7 @@ from .progress import silence_other_bars
 COMMANDS = (
     "demo",
     "explain",
+    "plan",
     "serve",
     "serve_cache",
     "serve_runtime",

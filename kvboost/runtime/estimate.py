@@ -22,6 +22,12 @@ class RunCost:
     computed_s: float
 
 
+def repaired_tokens(plan: Plan, policy: ReusePolicy) -> float:
+    """Return how many tokens with a donor are computed all the same, at most."""
+    budget = 0.0 if policy.repair == "none" else policy.recompute_ratio * plan.reused_tokens
+    return min(budget, plan.repairable_tokens)
+
+
 @dataclass(frozen=True, slots=True)
 class Rates:
     """Everything that an estimate rests on."""
@@ -39,8 +45,7 @@ class Rates:
 
         Repair is taken to spend its whole budget: one more pass, and the tokens that it computes again.
         """
-        budget = 0.0 if policy.repair == "none" else policy.recompute_ratio * plan.reused_tokens
-        again = min(budget, plan.repairable_tokens)
+        again = repaired_tokens(plan, policy)
         computed = plan.num_tokens - plan.reused_tokens + again
         passes_s = self.model.forward_s(computed, plan.num_tokens - computed)
         passes_s += self.model.pass_s if again > 0 else 0.0

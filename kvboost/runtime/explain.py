@@ -22,13 +22,18 @@ def explain(engine: Engine, token_ids: Sequence[int]) -> ReuseReport:
     PromptError
         If the prompt is empty or longer than the model's context.
     """
+    check_fits(engine, token_ids)
+    engine.writer.flush()
+    return engine.preparer.costs.priced(engine.preparer.prepare(token_ids, 0).report(0.0))
+
+
+def check_fits(engine: Engine, token_ids: Sequence[int]) -> None:
+    """Raise :class:`PromptError` for a prompt that is longer than the model's context."""
     limit = getattr(engine.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
     if limit is not None and len(token_ids) > limit:
         raise PromptError(
             f"the prompt has {len(token_ids)} tokens, the model's context holds {limit}; shorten the prompt"
         )
-    engine.writer.flush()
-    return engine.preparer.costs.priced(engine.preparer.prepare(token_ids, 0).report(0.0))
 
 
 def run_and_store(engine: Engine, token_ids: Sequence[int]) -> None:

@@ -172,7 +172,7 @@ class Preparer:
     def _prepare(
         self, token_ids: Sequence[int], new_tokens: int, ruling: Ruling, stages: Stages, overlap: bool
     ) -> Prepared:
-        plan = self._plan(token_ids, ruling.policy, stages)
+        plan = self.plan(token_ids, ruling.policy, stages)
         plan = self.costs.weigh(plan, ruling.policy, path_of(self.cache))
         if not plan.reuse:
             return self._blank(token_ids, new_tokens, stages, None, plan)
@@ -203,7 +203,11 @@ class Preparer:
         missing = placer.place(meter.timed(self.cache.fetch(key, wanted)))
         return placer.handover, missing
 
-    def _plan(self, token_ids: Sequence[int], policy: ReusePolicy, stages: Stages) -> Plan:
+    def plan(self, token_ids: Sequence[int], policy: ReusePolicy, stages: Stages) -> Plan:
+        """Return what the cache would lend to a prompt of ``N`` tokens, whether or not it is worth it.
+
+        Raises what the cache raises.
+        """
         with stages.measure("segment"):
             segmentation = self.segmenter.segment(token_ids)
         nominating = NOMINATED & self.support.tiers & set(policy.tiers)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -34,6 +35,14 @@ _SPAN_FIELDS = ("tier", "similarity", "repaired")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
+    add_prompt_arguments(parser)
+    parser.add_argument("--html", metavar="OUT", type=Path, help="write the map as HTML, with a tooltip per token")
+    parser.add_argument("--png", metavar="OUT", type=Path, help="write the map as a picture")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of the map")
+
+
+def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what names the prompt, the model and the cache; ``kvboost plan`` takes it too."""
     add_config_arguments(parser)
     parser.add_argument(
         "file",
@@ -45,16 +54,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--after", metavar="FILE", action="append", default=[], help="a prompt to run and store first; repeatable"
     )
-    parser.add_argument("--html", metavar="OUT", type=Path, help="write the map as HTML, with a tooltip per token")
-    parser.add_argument("--png", metavar="OUT", type=Path, help="write the map as a picture")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of the map")
 
 
 def run(args: argparse.Namespace) -> int:
     """Prepare the prompt as a request would be, run nothing and store nothing of it, and show the result."""
+    config = load_from_arguments(args, cache__address=args.cache, model__name_or_path=args.model).config
+    with engine_and_prompt(config, args) as (engine, ids):
+        explained = _explain(engine, ids)
+    _show(explained, _page(explained, args.file, f"Looked up in {where(config)}.", hint(config, args)), args)
+    return 0
+
+
+@contextmanager
+def engine_and_prompt(config: Config, args: argparse.Namespace) -> Iterator[tuple[Engine, list[int]]]:
+    """Boost the model, run and store the prompts of ``--after``, and give the engine and the prompt's tokens."""
     from kvboost import boost, engine_of, unboost
 
-    config = load_from_arguments(args, cache__address=args.cache, model__name_or_path=args.model).config
     earlier, prompt = [read_prompt(name) for name in args.after], read_prompt(args.file)
     model, tokenizer = _load(config.model)
     with closing(_cache(config)) as cache:
@@ -63,12 +78,14 @@ def run(args: argparse.Namespace) -> int:
             engine = engine_of(model)
             for one in bar(earlier, "Running the prompts before", unit="prompt"):
                 _run_and_store(engine, prompt_ids(one, tokenizer))
-            explained = _explain(engine, prompt_ids(prompt, tokenizer))
+            yield engine, prompt_ids(prompt, tokenizer)
         finally:
             unboost(model)
-    where = f"the cache at {config.cache.address}" if config.cache.address else "a cache in this process"
-    _show(explained, _page(explained, args.file, f"Looked up in {where}.", _hint(config, args)), args)
-    return 0
+
+
+def where(config: Config) -> str:
+    """Name the cache that is asked."""
+    return f"the cache at {config.cache.address}" if config.cache.address else "a cache in this process"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +128,7 @@ def _explain(engine: Engine, ids: list[int]) -> _Explained:
     return _Explained(report, [tokens.text[a:b] for a, b in pairwise(tokens.starts)])
 
 
-def _hint(config: Config, args: argparse.Namespace) -> str:
+def hint(config: Config, args: argparse.Namespace) -> str:
     """Return what to do where nothing can be found, or an empty text."""
     if config.cache.address or args.after:
         return ""
@@ -120,12 +137,12 @@ def _hint(config: Config, args: argparse.Namespace) -> str:
     )
 
 
-def _page(explained: _Explained, name: str, where: str, hint: str) -> ReuseMap:
+def _page(explained: _Explained, name: str, source: str, advice: str) -> ReuseMap:
     from ..reuse_map import ReuseMap, map_tokens
 
     report = explained.report
     share = report.reused_tokens / report.prompt_tokens
-    facts = [f"{where} {hint}".strip()] if hint else [where]
+    facts = [f"{source} {advice}".strip()]
     facts.append(f"{report.reused_tokens:,} of {report.prompt_tokens:,} prompt tokens would be reused ({share:.1%}).")
     if report.saved_s:
         facts.append(f"Prefill saved, less fetch and repair: {report.saved_s:.2f} s, as estimated.")
