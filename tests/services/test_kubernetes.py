@@ -1,4 +1,4 @@
-"""The manifests under ``deploy/kubernetes``: there is no cluster here, so they are checked against schemas and the code."""
+"""The manifests under ``deploy/kubernetes``: no cluster is here, so they are checked against schemas and the code."""
 
 from __future__ import annotations
 
