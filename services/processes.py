@@ -67,6 +67,8 @@ class Child:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
 
     def _lines(self) -> list[str]:
         return self.log.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -93,10 +95,10 @@ def started(command: Sequence[str], folder: Path, logs: Path | None = None) -> I
     with log.open("wb") as sink:
         # A session of its own: Ctrl-C reaches the caller alone, which then ends its servers in order.
         process = subprocess.Popen(
-            [sys.executable, "-m", "kvboost.services.cli", *command],
+            [sys.executable, "-m", "kvboost.services.child", *command],
             cwd=folder,
             env={**environment, "PYTHONUNBUFFERED": "1"},
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,  # its end tells the server that this process is gone
             stdout=sink,
             stderr=subprocess.STDOUT,
             start_new_session=True,

@@ -42,7 +42,7 @@ class Serving:
             with suppress(OSError, ValueError, IndexError):
                 parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
                 arguments = (folder / "cmdline").read_text().split("\0")
-                if parent == self.process.pid and arguments[1:3] == ["-m", "kvboost.services.cli"]:
+                if parent == self.process.pid and arguments[1:3] == ["-m", "kvboost.services.child"]:
                     found[arguments[3]] = int(folder.name)
         return found
 
@@ -160,6 +160,28 @@ def test_a_server_that_dies_ends_the_others_and_is_named(model: Path, tmp_path: 
         last = served.process.stderr.read().strip().splitlines()[-1]
         assert last.startswith("kvboost: serve-runtime ended (killed by SIGKILL)")
         assert {file.stem for file in (tmp_path / "logs").iterdir()} == set(COMMANDS)
+
+
+def test_kill_9_of_the_command_ends_its_servers(model: Path) -> None:
+    with serving(model) as served:
+        children = served.children()
+        assert set(children) == set(COMMANDS)
+        served.process.kill()
+        until_gone(*children.values())
+
+
+def test_kill_9_while_the_servers_start_ends_them_too(model: Path) -> None:
+    argv = ["serve", "--port", "0", "--model", model.name, "--set", "embedder.model=none"]
+    command = [sys.executable, "-m", "kvboost.services.cli", *argv]
+    process = subprocess.Popen(command, cwd=model.parent, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    starting = Serving(process, "")
+    end_s = time.monotonic() + PATIENCE_S
+    while not (children := starting.children()):
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    until_gone(*children.values())
 
 
 def test_a_port_that_is_taken_is_told_at_once(model: Path) -> None:
