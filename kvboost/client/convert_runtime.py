@@ -15,6 +15,7 @@ from kvboost.client.runtime_types import (
     TokenPiece,
     WarmReceipt,
 )
+from kvboost.documents import DocumentOrder
 from kvboost.errors import DataLossError, InputError
 from kvboost.reuse import ReuseReport, TierSpan
 from kvboost.sampling import Sampling
@@ -38,6 +39,25 @@ def prompt_to_proto(prompt: Prompt, request: pb.GenerateRequest) -> None:
         request.token_ids.ids.extend(token_ids_to_proto(ids))
     else:
         raise InputError("prompt must be a text, a list of ChatMessage, or a list of token ids")
+
+
+def order_to_proto(documents: Sequence[str], before: str | Sequence[ChatMessage]) -> pb.OrderRequest:
+    """Return the request for an order of ``documents`` behind a text or a chat."""
+    if isinstance(documents, str):
+        raise InputError("documents must be a list of texts, not one text")
+    request = pb.OrderRequest(documents=documents)
+    if isinstance(before, str):
+        request.prompt = before
+    elif before and all(isinstance(m, ChatMessage) for m in before):
+        request.chat.messages.extend(pb.ChatMessage(role=m.role, content=m.content) for m in before)
+    else:
+        raise InputError("before must be a text, or a list of ChatMessage whose last one goes on with the documents")
+    return request
+
+
+def order_from_proto(message: pb.OrderResponse) -> DocumentOrder:
+    """Return the order of ``message``."""
+    return DocumentOrder(tuple(message.indices), message.prefix_tokens, message.given_prefix_tokens)
 
 
 def sampling_to_proto(sampling: Sampling) -> pb.Sampling:

@@ -13,15 +13,18 @@ from kvboost.client.address import parse_address
 from kvboost.client.convert_runtime import (
     Prompt,
     event_from_proto,
+    order_from_proto,
+    order_to_proto,
     prompt_to_proto,
     runtime_info_from_proto,
     sampling_to_proto,
     warm_receipt_from_proto,
 )
-from kvboost.client.runtime_types import Answer, Finish, RuntimeInfo, TokenPiece, WarmReceipt
+from kvboost.client.runtime_types import Answer, ChatMessage, Finish, RuntimeInfo, TokenPiece, WarmReceipt
 from kvboost.client.status import error_of
 from kvboost.client.tracing import traced_channel
 from kvboost.client.transport import CHANNEL_OPTIONS
+from kvboost.documents import DocumentOrder
 from kvboost.errors import InputError, RuntimeUnavailableError
 from kvboost.sampling import Sampling
 from kvboost.v1 import runtime_pb2 as pb
@@ -70,7 +73,7 @@ class RuntimeClient:
     address
         ``host:port`` or ``unix:/path``.
     timeout_s
-        Deadline of :meth:`describe`.
+        Deadline of :meth:`describe` and :meth:`order`.
 
     Raises
     ------
@@ -87,6 +90,7 @@ class RuntimeClient:
         self._describe: Callable[..., pb.DescribeRuntimeResponse] = stub.Describe
         self._generate: Callable[..., Any] = stub.Generate
         self._warm: Callable[..., Any] = stub.Warm
+        self._order: Callable[..., pb.OrderResponse] = stub.Order
 
     def describe(self) -> RuntimeInfo:
         """Ask which model runs there, what can be reused with it, and its counters."""
@@ -177,6 +181,28 @@ class RuntimeClient:
                     if on_receipt is not None:
                         on_receipt(receipts[-1])
         return tuple(receipts)
+
+    def order(self, documents: Sequence[str], *, before: str | Sequence[ChatMessage] = "") -> DocumentOrder:
+        """Return in which order documents should stand for the longest prefix of the prompt to be cached, losslessly.
+
+        For prompts in which the order is free. Documents that are not part of that prefix keep their order, and
+        where no other order is better, all do. Nothing is computed or stored; a look-up counts in the cache's figures.
+
+        Parameters
+        ----------
+        documents
+            Texts, in order of relevance. In the prompt they must stand as :func:`kvboost.documents.marked` puts them.
+        before
+            What stands before them: a text, or a chat whose last message goes on with the documents.
+
+        Raises
+        ------
+        InputError
+            If a document is empty, or the chat does not fit the model.
+        """
+        request = order_to_proto(documents, before)
+        with self._failures():
+            return order_from_proto(self._order(request, timeout=self._timeout_s))
 
     def close(self) -> None:
         """Close the connection; an answer under way ends, a later call fails."""

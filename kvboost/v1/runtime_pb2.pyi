@@ -115,7 +115,7 @@ class Sampling(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., seed: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., repetition_penalty: _Optional[float] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("prompt", "chat", "token_ids", "max_new_tokens", "sampling", "score_against_full", "skip_cache", "wait_for_store", "with_token_texts")
+    __slots__ = ("prompt", "chat", "token_ids", "max_new_tokens", "sampling", "score_against_full", "skip_cache", "wait_for_store", "with_token_texts", "logprobs")
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     CHAT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -125,6 +125,7 @@ class GenerateRequest(_message.Message):
     SKIP_CACHE_FIELD_NUMBER: _ClassVar[int]
     WAIT_FOR_STORE_FIELD_NUMBER: _ClassVar[int]
     WITH_TOKEN_TEXTS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     prompt: str
     chat: ChatMessages
     token_ids: TokenIds
@@ -134,7 +135,8 @@ class GenerateRequest(_message.Message):
     skip_cache: bool
     wait_for_store: bool
     with_token_texts: bool
-    def __init__(self, prompt: _Optional[str] = ..., chat: _Optional[_Union[ChatMessages, _Mapping]] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., max_new_tokens: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., score_against_full: bool = ..., skip_cache: bool = ..., wait_for_store: bool = ..., with_token_texts: bool = ...) -> None: ...
+    logprobs: int
+    def __init__(self, prompt: _Optional[str] = ..., chat: _Optional[_Union[ChatMessages, _Mapping]] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., max_new_tokens: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., score_against_full: bool = ..., skip_cache: bool = ..., wait_for_store: bool = ..., with_token_texts: bool = ..., logprobs: _Optional[int] = ...) -> None: ...
 
 class WarmRequest(_message.Message):
     __slots__ = ("documents", "prefix", "publish")
@@ -162,13 +164,49 @@ class WarmReceipt(_message.Message):
     seconds: float
     def __init__(self, index: _Optional[int] = ..., tokens: _Optional[int] = ..., reused_tokens: _Optional[int] = ..., stored_chunks: _Optional[int] = ..., refused_chunks: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
 
+class OrderRequest(_message.Message):
+    __slots__ = ("documents", "prompt", "chat")
+    DOCUMENTS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
+    CHAT_FIELD_NUMBER: _ClassVar[int]
+    documents: _containers.RepeatedScalarFieldContainer[str]
+    prompt: str
+    chat: ChatMessages
+    def __init__(self, documents: _Optional[_Iterable[str]] = ..., prompt: _Optional[str] = ..., chat: _Optional[_Union[ChatMessages, _Mapping]] = ...) -> None: ...
+
+class OrderResponse(_message.Message):
+    __slots__ = ("indices", "prefix_tokens", "given_prefix_tokens")
+    INDICES_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_PREFIX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    indices: _containers.RepeatedScalarFieldContainer[int]
+    prefix_tokens: int
+    given_prefix_tokens: int
+    def __init__(self, indices: _Optional[_Iterable[int]] = ..., prefix_tokens: _Optional[int] = ..., given_prefix_tokens: _Optional[int] = ...) -> None: ...
+
 class TokenPiece(_message.Message):
-    __slots__ = ("id", "text")
+    __slots__ = ("id", "text", "logprob", "top_logprobs")
     ID_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
+    LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     id: int
     text: str
-    def __init__(self, id: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
+    logprob: TokenLogprob
+    top_logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprob]
+    def __init__(self, id: _Optional[int] = ..., text: _Optional[str] = ..., logprob: _Optional[_Union[TokenLogprob, _Mapping]] = ..., top_logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ...) -> None: ...
+
+class TokenLogprob(_message.Message):
+    __slots__ = ("id", "text", "utf8", "logprob")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    UTF8_FIELD_NUMBER: _ClassVar[int]
+    LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    text: str
+    utf8: bytes
+    logprob: float
+    def __init__(self, id: _Optional[int] = ..., text: _Optional[str] = ..., utf8: _Optional[bytes] = ..., logprob: _Optional[float] = ...) -> None: ...
 
 class TierSpan(_message.Message):
     __slots__ = ("start", "end", "tier", "similarity", "repaired")

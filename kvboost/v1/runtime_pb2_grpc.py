@@ -49,6 +49,11 @@ class RuntimeServiceStub(object):
                 request_serializer=kvboost_dot_v1_dot_runtime__pb2.WarmRequest.SerializeToString,
                 response_deserializer=kvboost_dot_v1_dot_runtime__pb2.WarmReceipt.FromString,
                 _registered_method=True)
+        self.Order = channel.unary_unary(
+                '/kvboost.v1.RuntimeService/Order',
+                request_serializer=kvboost_dot_v1_dot_runtime__pb2.OrderRequest.SerializeToString,
+                response_deserializer=kvboost_dot_v1_dot_runtime__pb2.OrderResponse.FromString,
+                _registered_method=True)
 
 
 class RuntimeServiceServicer(object):
@@ -78,6 +83,14 @@ class RuntimeServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Order(self, request, context):
+        """Says in which order documents should stand, where that is free, for the longest prefix of the prompt to be cached
+        without loss. Nothing is computed or stored; without a working cache the order given is returned.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RuntimeServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -95,6 +108,11 @@ def add_RuntimeServiceServicer_to_server(servicer, server):
                     servicer.Warm,
                     request_deserializer=kvboost_dot_v1_dot_runtime__pb2.WarmRequest.FromString,
                     response_serializer=kvboost_dot_v1_dot_runtime__pb2.WarmReceipt.SerializeToString,
+            ),
+            'Order': grpc.unary_unary_rpc_method_handler(
+                    servicer.Order,
+                    request_deserializer=kvboost_dot_v1_dot_runtime__pb2.OrderRequest.FromString,
+                    response_serializer=kvboost_dot_v1_dot_runtime__pb2.OrderResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -178,6 +196,33 @@ class RuntimeService(object):
             '/kvboost.v1.RuntimeService/Warm',
             kvboost_dot_v1_dot_runtime__pb2.WarmRequest.SerializeToString,
             kvboost_dot_v1_dot_runtime__pb2.WarmReceipt.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Order(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kvboost.v1.RuntimeService/Order',
+            kvboost_dot_v1_dot_runtime__pb2.OrderRequest.SerializeToString,
+            kvboost_dot_v1_dot_runtime__pb2.OrderResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -14,6 +14,7 @@ from kvboost.v1 import runtime_pb2 as pb
 from .served import ServedModel
 
 DEFAULT_NEW_TOKENS = 256
+MOST_LOGPROBS = 20
 ROLES = ("system", "user", "assistant")
 
 
@@ -48,6 +49,11 @@ def read_ask(message: pb.GenerateRequest) -> Ask:
                 "top_p and top_k out"
             )
         sampling = Sampling(temperature=0.0, stop=sampling.stop)
+    if message.HasField("logprobs"):
+        if message.score_against_full:
+            raise InputError("logprobs is not given together with score_against_full; ask for one of them")
+        if message.logprobs > MOST_LOGPROBS:
+            raise InputError(f"logprobs is {message.logprobs}; ask for at most {MOST_LOGPROBS} tokens")
     _check_prompt(message)
     return Ask(message, sampling)
 
@@ -97,20 +103,40 @@ def _check_prompt(message: pb.GenerateRequest) -> None:
         raise PromptError("chat.messages is empty; send at least one message")
     if kind == "token_ids" and not message.token_ids.ids:
         raise PromptError("token_ids.ids is empty; send at least one token")
-    for i, turn in enumerate(message.chat.messages):
+    check_roles(message.chat)
+
+
+def check_roles(chat: pb.ChatMessages) -> None:
+    """Refuse a chat with a role that no template knows.
+
+    Raises
+    ------
+    InputError
+    """
+    for i, turn in enumerate(chat.messages):
         if turn.role not in ROLES:
             raise InputError(f"chat.messages[{i}].role {turn.role!r} is unknown; use one of {', '.join(ROLES)}")
 
 
-def _chat_ids(chat: pb.ChatMessages, served: ServedModel) -> list[int]:
+def chat_text(chat: pb.ChatMessages, served: ServedModel) -> str:
+    """Return a chat as the model's template writes it, special tokens included, up to where the assistant speaks.
+
+    Raises
+    ------
+    InputError
+        If the model has no chat template, or the chat does not fit it.
+    """
     if served.tokenizer.chat_template is None:
         raise InputError("chat needs a chat template, and this model's tokenizer has none; send prompt instead")
     turns = [{"role": turn.role, "content": turn.content} for turn in chat.messages]
     try:
-        encoded = served.tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True)
+        return str(served.tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False))
     except TemplateError as error:
         raise InputError(f"chat does not fit the model's chat template: {error}") from error
-    return list(encoded["input_ids"])
+
+
+def _chat_ids(chat: pb.ChatMessages, served: ServedModel) -> list[int]:
+    return list(served.tokenizer(chat_text(chat, served), add_special_tokens=False)["input_ids"])
 
 
 def _check_ids(ids: list[int], vocab_size: int) -> None:

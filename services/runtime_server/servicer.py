@@ -13,6 +13,7 @@ from kvboost.v1 import runtime_pb2 as pb
 from .answering import answer
 from .inputs import read_ask
 from .messages import info_to_proto
+from .ordering import order
 from .served import ServedModel
 from .warming import warm
 
@@ -46,6 +47,9 @@ class RuntimeServicer:
             "Warm": grpc.unary_stream_rpc_method_handler(
                 self.warm, pb.WarmRequest.FromString, pb.WarmReceipt.SerializeToString
             ),
+            "Order": grpc.unary_unary_rpc_method_handler(
+                self.order, pb.OrderRequest.FromString, pb.OrderResponse.SerializeToString
+            ),
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, handlers),))
 
@@ -61,3 +65,7 @@ class RuntimeServicer:
     def warm(self, request: pb.WarmRequest, context: grpc.ServicerContext) -> Iterator[pb.WarmReceipt]:
         """Put documents into the cache, between the steps of answers under way."""
         return warm(self._served, self._batch, request, context)
+
+    def order(self, request: pb.OrderRequest, context: grpc.ServicerContext) -> pb.OrderResponse:
+        """Look up in which order most of a prompt's beginning is cached; the model is not used."""
+        return order(self._served, request)
