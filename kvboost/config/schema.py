@@ -162,6 +162,9 @@ class RuntimeConfig:
         Requests that are answered at the same time.
     max_queue
         Requests that wait beside those; further ones are refused at once.
+    max_batch_bytes
+        Bytes of K/V that requests under way may take together, each counted with its whole answer; further ones wait.
+        0 takes half of the memory that is free once the model is loaded.
     prefill_tokens
         Prompt tokens of a new request that are computed between two tokens of running answers, at most.
     publishes
@@ -170,12 +173,14 @@ class RuntimeConfig:
 
     max_batch: int = 8
     max_queue: int = 64
+    max_batch_bytes: int = 0
     prefill_tokens: int = 256
     publishes: bool = False
 
     def __post_init__(self) -> None:
         _at_least("max_batch", self.max_batch, 1)
         _at_least("max_queue", self.max_queue, 0)
+        _at_least("max_batch_bytes", self.max_batch_bytes, 0)
         _at_least("prefill_tokens", self.prefill_tokens, 1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -22,3 +23,14 @@ def this_machine() -> Machine:
     """Return what torch sees."""
     gpus = tuple(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
     return Machine(cpu_name(), torch.get_num_threads(), gpus)
+
+
+def available_bytes(device: torch.device | str = "cpu") -> int | None:
+    """Return the memory of ``device`` that programs may still take; None where the system does not say."""
+    if torch.device(device).type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)

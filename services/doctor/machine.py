@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvboost.runtime.machine import Machine, this_machine
+from kvboost.runtime.machine import Machine, available_bytes, this_machine
 
 from .finding import Examination, Notes
 
@@ -36,15 +36,6 @@ def examine_machine(max_bytes: int) -> Examination:
 def usable_cores() -> int:
     """Return how many processors this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def available_bytes() -> int | None:
-    """Return the memory that programs may still take; None where the system does not say."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
 
 
 def space_of(folder: Path) -> Space | None:

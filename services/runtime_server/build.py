@@ -48,7 +48,7 @@ def served_model(config: Config) -> Iterator[tuple[ServedModel, Batch]]:
             model = kvboost.boost(loaded, tokenizer, cache, config=config)
         engine = kvboost.engine_of(model)
         limits = config.runtime
-        batch = Batch(engine, limits.max_batch, limits.max_queue, limits.prefill_tokens)
+        batch = Batch(engine, limits.max_batch, limits.max_queue, limits.prefill_tokens, limits.max_batch_bytes)
         try:
             with step("warming up"):
                 batch.run(lambda: warm_up(engine))

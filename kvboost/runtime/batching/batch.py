@@ -15,6 +15,7 @@ from torch import Tensor
 
 from kvboost.errors import RuntimeUnavailableError
 from kvboost.runtime.answer import generate_answer
+from kvboost.runtime.batching.budget import ByteBudget
 from kvboost.runtime.batching.check import batching_obstacle
 from kvboost.runtime.batching.request import BatchRequest, Ended, Listener
 from kvboost.runtime.batching.row import Row, with_stages
@@ -64,12 +65,18 @@ class Batch:
     prefill_tokens
         Prompt tokens that are computed between two steps of running rows, at most; a prompt that meets no running
         row is computed at once.
+    max_bytes
+        K/V of the requests under way; who would exceed it waits, and so does who came later. 0 for
+        :meth:`ByteBudget.of` to choose.
     """
 
-    def __init__(self, engine: Engine, max_batch: int = 8, max_queue: int = 64, prefill_tokens: int = 256) -> None:
+    def __init__(
+        self, engine: Engine, max_batch: int = 8, max_queue: int = 64, prefill_tokens: int = 256, max_bytes: int = 0
+    ) -> None:
         self.engine = engine
         self.max_batch = max_batch
         self.obstacle = batching_obstacle(engine.preparer)
+        self.budget = ByteBudget.of(engine.preparer, max_bytes)
         self._prefill_tokens = prefill_tokens
         self._waiting = WaitingList(max_batch, max_queue)
         self._running: list[Row] = []
@@ -84,11 +91,14 @@ class Batch:
 
         Raises
         ------
+        InputError
+            If its K/V would exceed the byte budget on their own.
         RuntimeBusyError
             If too many requests wait already.
         RuntimeUnavailableError
             If the batch was closed.
         """
+        self.budget.check(request)
         self._waiting.put(Waiting(listener, time.perf_counter(), request))
 
     def submit_alone(self, work: Callable[[], None], listener: Listener) -> None:
@@ -175,7 +185,9 @@ class Batch:
     def _begin(self) -> None:
         """Start the request that has waited longest, if its turn has come."""
         entry = self._waiting.first()
-        if entry is None or (self._needs_all(entry) and self._running) or not self._stored_before(entry):
+        if entry is None or (self._needs_all(entry) and self._running):
+            return
+        if (entry.request and not self.budget.has_room(entry.request)) or not self._stored_before(entry):
             return
         if not self._waiting.take(entry):
             return
@@ -190,6 +202,7 @@ class Batch:
                     Row, self.engine, entry.request, entry.listener, waited_s, batched=not self.obstacle
                 )
                 self._filling, self._contexts[row] = row, entry.context
+                self.budget.take(entry.request)
         except Exception as error:  # noqa: BLE001 - it is the caller's to hear, and no other row's
             entry.listener.on_error(error)
         finally:
@@ -282,4 +295,5 @@ class Batch:
             self._filling = None
         self._running = [other for other in self._running if other is not row]
         self._contexts.pop(row, None)
+        self.budget.give(row.request)
         self._waiting.done()
