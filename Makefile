@@ -3,6 +3,7 @@
 #   make test TEST_ARGS="-k NAME"       run the tests
 #   make lint                           style, types, import rules, generated code
 #   make proto                          write kvboost/v1 from proto/
+#   make docs                           build the documentation into site/
 #   make evals EVALS_ARGS="..."         run the evals in their quick form
 # PYTHON chooses the interpreter of a new .venv; PIP_ARGS goes to pip.
 
@@ -13,7 +14,7 @@ STAMP := $(VENV)/.installed
 
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: setup demo test lint proto evals
+.PHONY: setup demo test lint proto evals docs
 .DEFAULT_GOAL := test
 
 setup: $(STAMP)
@@ -45,3 +46,7 @@ proto: $(STAMP)
 
 evals: $(STAMP)
 	$(VENV)/bin/python -m evals --quick $(EVALS_ARGS)
+
+docs: $(STAMP)
+	$(VENV)/bin/mkdocs build --strict
+	@echo "open it with: $(VENV)/bin/mkdocs serve, or any web server on site/"
