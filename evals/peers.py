@@ -1,4 +1,4 @@
-"""This project beside plain transformers, its own prefix reuse and the registry's kvboost: wait and closeness."""
+"""This project beside plain transformers, its two ways of prefix reuse and the registry's kvboost: wait, closeness."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from services.progress import bar
 
 REFERENCE, OURS, PEER = "transformers", "ours", "peer"
 _WORKER = Path(__file__).with_name("_peer_worker.py")
-_NAMES = (REFERENCE, "own prefix", OURS, PEER)
+_NAMES = (REFERENCE, "own prefix", "continuous batching", OURS, PEER)
 _COLUMNS = (
     "workload", "cell", "backend", "ttft_s", "ttft_over_plain", "call_s", "reuse", "equal_share", "first_difference",
     "kl_first", "errors", "n",
@@ -138,12 +138,17 @@ def _row(
         "ttft_s": median(own["ttft_s"] for own, _ in whole),
         "ttft_range_s": [min(own["ttft_s"] for own, _ in whole), max(own["ttft_s"] for own, _ in whole)],
         "call_s": median(own["call_s"] for own, _ in whole),
-        "reuse": mean(own["reuse"] for own, _ in whole),
+        "reuse": _mean_known([own["reuse"] for own, _ in whole]),
         "equal_share": mean(_equal_share(own["tokens"], plain["tokens"]) for own, plain in whole),
         "same_answer_share": mean(float(own["tokens"] == plain["tokens"]) for own, plain in whole),
         "first_difference": min((at for at in differences if at is not None), default=None),
         "kl_first": mean(kls) if kls else None,
     }
+
+
+def _mean_known(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return mean(known) if known else None
 
 
 def _comparison(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -234,9 +239,9 @@ def _draw(result: Mapping[str, Any], path: Path) -> None:
         ):
             for i, name in enumerate(names):
                 own = {(row["workload"], row["cell"]): row.get(key) for row in result["rows"] if row["backend"] == name}
-                at = [j + (i - (len(names) - 1) / 2) * 0.2 for j in range(len(cells))]
+                at = [j + (i - (len(names) - 1) / 2) * 0.9 / len(names) for j in range(len(cells))]
                 values = [own.get(cell) or 0.0 for cell in cells]
-                axis.barh(at, values, height=0.18, color=COLOURS[i], label=name)
+                axis.barh(at, values, height=0.8 / len(names), color=COLOURS[i], label=name)
             axis.set_yticks(range(len(cells)), [f"{workload}: {cell}" for workload, cell in cells])
             axis.invert_yaxis()
             axis.set_title(title)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from evals import _peer_worker, latency, peers, throughput
+from evals import _peer_backends, latency, peers, throughput
 from evals._bench import Bench
 from evals._clocks import Plain, Resident, TokenClock, crop, twin
 from evals._corpus import Corpus
@@ -143,11 +143,11 @@ def test_the_corpus_gives_no_part_twice() -> None:
 
 def test_peers_without_the_peer(model_dir: Path, tmp_path: Path) -> None:
     options = ["--model", str(model_dir), "--tokens", "240", "--repetitions", "1", "--answer-tokens", "4"]
-    result = _run(peers.main, tmp_path, *options, "--backends", "ours")
+    result = _run(peers.main, tmp_path, *options, "--backends", "ours", "continuous batching")
     assert not result["peer"]
     assert result["comparison"] == []
     rows = {(row["workload"], row["cell"], row["backend"]): row for row in result["rows"]}
-    assert {key[2] for key in rows} == {"transformers", "ours"}
+    assert {key[2] for key in rows} == {"transformers", "ours", "continuous batching"}
     assert {key[0] for key in rows} == {"system prompt", "documents", "edit", "chat", "threads"}
     assert all(row["errors"] == 0 and row["ttft_s"] > 0.0 for row in rows.values())
     warm = rows["system prompt", "warm", "ours"]
@@ -155,6 +155,7 @@ def test_peers_without_the_peer(model_dir: Path, tmp_path: Path) -> None:
     assert warm["equal_share"] == 1.0
     assert warm["kl_first"] < 1e-4
     assert rows["documents", "reordered", "ours"]["reuse"] > 0.5
+    assert rows["system prompt", "warm", "continuous batching"]["equal_share"] == 1.0
 
 
 def test_peers_judge_wait_and_closeness() -> None:
@@ -189,8 +190,8 @@ def test_throughput(model_dir: Path, tmp_path: Path) -> None:
 
 
 def test_transformers_own_prefix_reuse_keeps_what_prompts_share() -> None:
-    backend = _peer_worker.OwnPrefix(tiny_model("llama"), tiny_tokenizer(), {})
-    plain = _peer_worker.Plain(tiny_model("llama"), tiny_tokenizer(), {})
+    backend = _peer_backends.OwnPrefix(tiny_model("llama"), tiny_tokenizer(), {})
+    plain = _peer_backends.Plain(tiny_model("llama"), tiny_tokenizer(), {})
     first, second = "the people of the water say that", "the people of the water use words"
     assert backend.generate(first, 3)["reuse"] == 0.0
     answer = backend.generate(second, 3)
