@@ -300,7 +300,10 @@ class PutReceipt:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceStats:
-    """Figures of one namespace since the cache started; ``hits`` counts target tokens by tier."""
+    """Figures of one namespace since the cache started; ``hit_tokens`` counts target tokens by tier.
+
+    ``exact_bytes`` is the part of ``stored_bytes`` that the prefix tier may lend: K/V of an ordinary prefill.
+    """
 
     namespace: str
     tenant: str
@@ -312,6 +315,7 @@ class NamespaceStats:
     query_tokens: int
     hit_tokens: dict[str, int]
     evicted_chunks: int
+    exact_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,6 +110,7 @@ def _between(before: NamespaceStats | None, now: NamespaceStats) -> NamespaceSta
         query_tokens=now.query_tokens - before.query_tokens,
         hit_tokens={tier: tokens - before.hit_tokens.get(tier, 0) for tier, tokens in now.hit_tokens.items()},
         evicted_chunks=now.evicted_chunks - before.evicted_chunks,
+        exact_bytes=now.exact_bytes - before.exact_bytes,
     )
 
 

@@ -46,6 +46,7 @@ def namespace_stats_to_proto(stats: NamespaceStats) -> pb.NamespaceStats:
         query_tokens=stats.query_tokens,
         hit_tokens=stats.hit_tokens,
         evicted_chunks=stats.evicted_chunks,
+        exact_bytes=stats.exact_bytes,
     )
 
 
@@ -62,6 +63,7 @@ def namespace_stats_from_proto(message: pb.NamespaceStats) -> NamespaceStats:
         query_tokens=message.query_tokens,
         hit_tokens=dict(message.hit_tokens),
         evicted_chunks=message.evicted_chunks,
+        exact_bytes=message.exact_bytes,
     )
 
 

@@ -194,17 +194,19 @@ class NamespaceTable:
 
     def stats(self) -> NamespaceStats:
         """Return this namespace's figures."""
+        entries = self._entries.values()
         return NamespaceStats(
             namespace=self.namespace.key,
             tenant=self.namespace.tenant,
             model=self.namespace.model,
             chunks=len(self._entries),
-            stored_bytes=sum(entry.nbytes for entry in self._entries.values()),
+            stored_bytes=sum(entry.nbytes for entry in entries),
             vectors=len(self.vectors) if self.vectors is not None else 0,
             queries=self.queries,
             query_tokens=self.query_tokens,
             hit_tokens=dict(self.hit_tokens),
             evicted_chunks=self.evicted_chunks,
+            exact_bytes=sum(entry.nbytes for entry in entries if entry.donor.exact),
         )
 
     def _donors(self, content: _Content | None) -> list[Donor]:

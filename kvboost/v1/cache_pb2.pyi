@@ -289,7 +289,7 @@ class DropResponse(_message.Message):
     def __init__(self, dropped: _Optional[int] = ...) -> None: ...
 
 class NamespaceStats(_message.Message):
-    __slots__ = ("namespace", "tenant", "model", "chunks", "stored_bytes", "vectors", "queries", "query_tokens", "hit_tokens", "evicted_chunks")
+    __slots__ = ("namespace", "tenant", "model", "chunks", "stored_bytes", "vectors", "queries", "query_tokens", "hit_tokens", "evicted_chunks", "exact_bytes")
     class HitTokensEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -307,6 +307,7 @@ class NamespaceStats(_message.Message):
     QUERY_TOKENS_FIELD_NUMBER: _ClassVar[int]
     HIT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     EVICTED_CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    EXACT_BYTES_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     tenant: str
     model: str
@@ -317,7 +318,8 @@ class NamespaceStats(_message.Message):
     query_tokens: int
     hit_tokens: _containers.ScalarMap[str, int]
     evicted_chunks: int
-    def __init__(self, namespace: _Optional[str] = ..., tenant: _Optional[str] = ..., model: _Optional[str] = ..., chunks: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., vectors: _Optional[int] = ..., queries: _Optional[int] = ..., query_tokens: _Optional[int] = ..., hit_tokens: _Optional[_Mapping[str, int]] = ..., evicted_chunks: _Optional[int] = ...) -> None: ...
+    exact_bytes: int
+    def __init__(self, namespace: _Optional[str] = ..., tenant: _Optional[str] = ..., model: _Optional[str] = ..., chunks: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., vectors: _Optional[int] = ..., queries: _Optional[int] = ..., query_tokens: _Optional[int] = ..., hit_tokens: _Optional[_Mapping[str, int]] = ..., evicted_chunks: _Optional[int] = ..., exact_bytes: _Optional[int] = ...) -> None: ...
 
 class StatsRequest(_message.Message):
     __slots__ = ()

@@ -55,6 +55,13 @@ def _cache(stats: CacheStats | None, address: str) -> Iterator[Metric]:
         return [([n.namespace, n.tenant, n.model], value(n)) for n in namespaces]
 
     yield _gauge("cache_namespace_bytes", "Bytes of K/V held.", _NAMESPACE, each(lambda n: n.stored_bytes))
+    by_tier = [
+        ([n.namespace, n.tenant, n.model, tier], float(held))
+        for n in namespaces
+        for tier, held in (("prefix", n.exact_bytes), ("exact", n.stored_bytes - n.exact_bytes))
+    ]
+    labels = (*_NAMESPACE, "tier")
+    yield _gauge("cache_tier_bytes", "Bytes of K/V held, by the strictest tier that may lend them.", labels, by_tier)
     yield _gauge("cache_namespace_chunks", "Chunks held.", _NAMESPACE, each(lambda n: n.chunks))
     yield _gauge("cache_namespace_vectors", "Vectors in the index.", _NAMESPACE, each(lambda n: n.vectors))
     yield _counter("cache_queries", "Look-ups answered.", _NAMESPACE, each(lambda n: n.queries))
@@ -65,7 +72,7 @@ def _cache(stats: CacheStats | None, address: str) -> Iterator[Metric]:
         for n in namespaces
         for tier, tokens in n.hit_tokens.items()
     ]
-    yield _counter("cache_hit_tokens", "Prompt tokens that found a donor, by tier.", (*_NAMESPACE, "tier"), hits)
+    yield _counter("cache_hit_tokens", "Prompt tokens that found a donor, by tier.", labels, hits)
 
 
 def _runtimes(infos: Mapping[str, RuntimeInfo | None]) -> Iterator[Metric]:

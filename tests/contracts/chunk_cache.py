@@ -421,6 +421,16 @@ class ChunkCacheContract:
         assert (stats.chunks, stats.stored_bytes, stats.vectors) == (3, 3 * CHUNK_BYTES, 3)
         assert cache.stats().uptime_s >= 0.0
 
+    def test_stats_tell_bytes_that_the_prefix_tier_may_lend(self, cache: ChunkCache) -> None:
+        def figures() -> tuple[int, int]:
+            (stats,) = [each for each in cache.stats().namespaces if each.namespace == KEY]
+            return stats.stored_bytes, stats.exact_bytes
+
+        cache.put(offer(KEY, [A, B, C], exact=[True, False, False]))
+        assert figures() == (3 * CHUNK_BYTES, CHUNK_BYTES)
+        cache.put(offer(KEY, [A, B]))  # now B was computed without reuse, and takes the place of the other
+        assert figures() == (3 * CHUNK_BYTES, 2 * CHUNK_BYTES)
+
     def test_an_empty_query_is_a_miss(self, cache: ChunkCache) -> None:
         assert cache.match(ask(KEY, [])).matches == ()
 

@@ -196,6 +196,7 @@ def test_the_figures_to_operate_by_exist(labels_by_metric: dict[str, set[str]]) 
         "kvboost_ttft_seconds_bucket": {"tier", "le"},
         "kvboost_cache_stored_bytes": set(),
         "kvboost_cache_namespace_bytes": {"tenant"},
+        "kvboost_cache_tier_bytes": {"tenant", "tier"},
         "kvboost_cache_evicted_chunks_total": {"tenant"},
         "kvboost_declined_total": {"tenant"},
         "kvboost_fallbacks_total": {"tenant"},
