@@ -47,7 +47,10 @@ class Measurement:
 
 
 class Session:
-    """A boosted model over a fresh cache. Only :meth:`store` and :meth:`chat` change what is cached."""
+    """A boosted model over a fresh cache.
+
+    Only :meth:`store`, :meth:`chat` and :meth:`measure_and_store` change what is cached.
+    """
 
     def __init__(self, engine: Engine, cache: FrozenCache, flush: Callable[[], object]) -> None:
         self.engine = engine
@@ -103,6 +106,14 @@ class Session:
         differs = (reuse.argmax(-1) != full.logits.argmax(-1)).nonzero()
         return Measurement(loss(full.logits, reuse), int(differs[0]) if len(differs) else None, report)
 
+    def measure_and_store(self, token_ids: Sequence[int], full: FullPrefill, policy: ReusePolicy) -> Measurement:
+        """As :meth:`measure`, and keep the prompt's K/V, embedded, for later ones."""
+        with self._cache.thawed():
+            measured = self.measure(token_ids, full, policy)
+            self.engine.writer.flush(EMBEDDING_TIMEOUT_S)
+            self._flush()
+        return measured
+
     def _tensor(self, token_ids: Sequence[int]) -> torch.Tensor:
         return torch.tensor([list(token_ids)], device=self.engine.model.device)
 
@@ -130,16 +141,17 @@ class Bench:
             return session.engine.preparer.namespace.key
 
     @contextmanager
-    def session(self, segment: SegmentConfig | None = None) -> Iterator[Session]:
-        """Give the model an empty cache, which is gone afterwards."""
+    def session(self, segment: SegmentConfig | None = None, model: PreTrainedModel | None = None) -> Iterator[Session]:
+        """Give the model an empty cache, which is gone afterwards; ``model`` is another module over its weights."""
+        model = self.model if model is None else model
         cache = LocalCache(SESSION_BYTES, self.embedder, self.config.cache.max_variants)
         frozen = FrozenCache(cache)
         segmenter = build_segmenter(segment or self.config.segment, self.config.embedder, self.tokenizer)
-        boost(self.model, self.tokenizer, frozen, self.policy, config=self.config, segmenter=segmenter)
+        boost(model, self.tokenizer, frozen, self.policy, config=self.config, segmenter=segmenter)
         try:
-            yield Session(engine_of(self.model), frozen, lambda: cache.flush(EMBEDDING_TIMEOUT_S))
+            yield Session(engine_of(model), frozen, lambda: cache.flush(EMBEDDING_TIMEOUT_S))
         finally:
-            unboost(self.model)
+            unboost(model)
             cache.close()
 
 

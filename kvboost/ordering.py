@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
-from kvboost.documents import DocumentOrder
+from kvboost.documents import DocumentOrder, marked
 from kvboost.errors import InputError
 from kvboost.protocols import ChunkCache
 from kvboost.types import Chunk, MatchQuery, Span, Tier
@@ -18,6 +20,43 @@ from kvboost.types import Chunk, MatchQuery, Span, Tier
 MAX_LOOK_UPS = 64
 MIN_GAIN_TOKENS = 16
 """A document is not moved for less: documents often begin alike, and a shorter stretch saves nothing."""
+
+
+def document_token_ids(
+    tokenizer: Any, text: str, documents: Sequence[str], add_special_tokens: bool
+) -> tuple[list[int], list[list[int]]]:
+    """Return the token ids before the documents of a prompt, and those of each with what separates it from the next.
+
+    The prompt is tokenised in one piece, in the order given; that its pieces may then change places is what the
+    separators are for.
+
+    Parameters
+    ----------
+    tokenizer
+        The model's fast tokenizer.
+    text
+        The prompt: holds ``marked(documents)``, and text behind it, by which the line ends before are tokenised.
+    add_special_tokens
+        Whether the tokenizer adds them; a chat template writes its own.
+
+    Raises
+    ------
+    InputError
+        If the documents do not stand in the text as :func:`~kvboost.documents.marked` puts them.
+    """
+    block = marked(documents)
+    at = text.rfind(block)
+    if at == -1 or at + len(block) == len(text):
+        raise InputError("the prompt must hold marked(documents), with text behind it; a chat template may change them")
+    at += len(marked([]))
+    ends = [at]
+    for document in documents:
+        at += len(document.strip()) + len(marked([])) + len("\n\n")
+        ends.append(at)
+    encoded = tokenizer(text, add_special_tokens=add_special_tokens)
+    cuts = [int(encoded.char_to_token(end)) for end in ends]
+    ids = list(encoded["input_ids"])
+    return ids[: cuts[0]], [ids[a:b] for a, b in pairwise(cuts)]
 
 
 def order_documents(
