@@ -12,6 +12,7 @@ from kvboost.client.runtime_types import (
     RuntimeInfo,
     Score,
     TierAudit,
+    TokenLogprob,
     TokenPiece,
     WarmReceipt,
 )
@@ -132,7 +133,9 @@ def _audit_from_proto(message: pb.TierAudit, field: str) -> TierAudit:
 def event_from_proto(message: pb.GenerateResponse) -> TokenPiece | Finish:
     """Return the event of ``message``."""
     if message.HasField("token"):
-        return TokenPiece(message.token.id, message.token.text)
+        token = message.token
+        chosen = _logprob_from_proto(token.logprob) if token.HasField("logprob") else None
+        return TokenPiece(token.id, token.text, chosen, tuple(map(_logprob_from_proto, token.top_logprobs)))
     if not message.HasField("finish"):
         raise DataLossError("an event of the answer is neither a token nor its end; update kvboost")
     finish = message.finish
@@ -144,6 +147,11 @@ def event_from_proto(message: pb.GenerateResponse) -> TokenPiece | Finish:
         text=finish.text,
         token_texts=tuple(finish.token_texts),
     )
+
+
+def _logprob_from_proto(message: pb.TokenLogprob) -> TokenLogprob:
+    utf8 = message.utf8 if message.HasField("utf8") else None
+    return TokenLogprob(message.id, message.text, utf8, message.logprob)
 
 
 def report_from_proto(message: pb.ReuseReport) -> ReuseReport:

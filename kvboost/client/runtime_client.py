@@ -50,6 +50,8 @@ class GenerateOptions(TypedDict, total=False):
         End only after the new chunks were put into the cache.
     with_token_texts
         Return the text of every prompt token.
+    logprobs
+        Return the log-probability of each answer token and of so many likeliest ones, at most 20; None for none.
     timeout_s
         Deadline of the whole answer; None waits for ever.
     """
@@ -60,6 +62,7 @@ class GenerateOptions(TypedDict, total=False):
     skip_cache: bool
     wait_for_store: bool
     with_token_texts: bool
+    logprobs: int | None
     timeout_s: float | None
 
 
@@ -250,6 +253,7 @@ def _request(prompt: Prompt, options: GenerateOptions) -> tuple[pb.GenerateReque
         skip_cache=options.get("skip_cache", False),
         wait_for_store=options.get("wait_for_store", False),
         with_token_texts=options.get("with_token_texts", False),
+        logprobs=options.get("logprobs"),
     )
     prompt_to_proto(prompt, request)
     return request, options.get("timeout_s")

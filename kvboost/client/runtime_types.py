@@ -123,11 +123,39 @@ class RuntimeInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenPiece:
-    """One answer token, and the text that it completes."""
+class TokenLogprob:
+    """A token and how likely it was: the log-softmax of the model's logits, before temperature and filters.
+
+    Attributes
+    ----------
+    text
+        By itself; U+FFFD for what is no whole character.
+    utf8
+        Its bytes, part of a character or whole ones; None where the tokenizer does not tell them.
+    logprob
+        Natural logarithm of its probability.
+    """
 
     id: int
     text: str
+    utf8: bytes | None
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPiece:
+    """One answer token, and the text that it completes.
+
+    Attributes
+    ----------
+    logprob, top_logprobs
+        If they were asked for: the token itself (None for the end token), and the likeliest ones in its place.
+    """
+
+    id: int
+    text: str
+    logprob: TokenLogprob | None = None
+    top_logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,12 +30,12 @@ class AnswerForm:
         prefix = "chatcmpl" if ask.chat else "cmpl"
         return cls(ask.model, ask.chat, ask.include_usage, f"{prefix}-{secrets.token_hex(12)}")
 
-    def whole(self, text: str, finish: Finish) -> dict[str, Any]:
+    def whole(self, text: str, finish: Finish, logprobs: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the body of an answer that is not streamed."""
         said: dict[str, Any] = {"text": text}
         if self.chat:
             said = {"message": {"role": "assistant", "content": text, "refusal": None}}
-        choice = {"index": 0, **said, "logprobs": None, "finish_reason": finish.reason}
+        choice = {"index": 0, **said, "logprobs": logprobs, "finish_reason": finish.reason}
         return self._head(streamed=False) | {
             "choices": [choice],
             "usage": usage(finish),
@@ -46,9 +46,9 @@ class AnswerForm:
         """Return the chunk that goes before the text, if there is one."""
         return self._chunk({"role": "assistant", "content": ""}, None) if self.chat else None
 
-    def piece(self, text: str) -> dict[str, Any]:
+    def piece(self, text: str, logprobs: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the chunk of a piece of text."""
-        return self._chunk({"content": text} if self.chat else text, None)
+        return self._chunk({"content": text} if self.chat else text, None, logprobs)
 
     def closing(self, finish: Finish) -> list[dict[str, Any]]:
         """Return the last chunks; the very last one says what was reused."""
@@ -58,9 +58,11 @@ class AnswerForm:
         told = self._head(streamed=True) | {"choices": [], "usage": usage(finish), "kvboost": reuse_of(finish)}
         return [last, told]
 
-    def _chunk(self, said: dict[str, str] | str, reason: str | None) -> dict[str, Any]:
+    def _chunk(
+        self, said: dict[str, str] | str, reason: str | None, logprobs: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
         key = "delta" if self.chat else "text"
-        choice = {"index": 0, key: said, "logprobs": None, "finish_reason": reason}
+        choice = {"index": 0, key: said, "logprobs": logprobs, "finish_reason": reason}
         chunk = self._head(streamed=True) | {"choices": [choice]}
         return chunk | {"usage": None} if self.include_usage else chunk
 

@@ -86,7 +86,17 @@ def _options(body: ChatBody | CompletionBody) -> GenerateOptions:
         skip_cache=body.kvboost.skip_cache,
         wait_for_store=body.kvboost.wait_for_store,
         score_against_full=body.kvboost.score_against_full,
+        logprobs=_logprobs(body),
     )
+
+
+def _logprobs(body: ChatBody | CompletionBody) -> int | None:
+    """Return how many tokens to tell beside the chosen one; None for no log-probabilities."""
+    if isinstance(body, CompletionBody):
+        return body.logprobs
+    if body.top_logprobs and not body.logprobs:
+        raise InputError("top_logprobs needs logprobs; set logprobs to true, or leave top_logprobs out")
+    return body.top_logprobs or 0 if body.logprobs else None
 
 
 def _max_tokens(body: ChatBody | CompletionBody) -> int | None:

@@ -26,8 +26,6 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "best_of": (1,),
     "echo": (False,),
     "suffix": ("",),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
     "logit_bias": ({},),
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
@@ -104,12 +102,15 @@ class ChatBody(Body):
 
     messages: list[Message] = Field(min_length=1)
     max_completion_tokens: int | None = Field(None, ge=1)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=20)
 
 
 class CompletionBody(Body):
     """Body of ``POST /v1/completions``."""
 
     prompt: str | list[int] | list[str] | list[list[int]]
+    logprobs: int | None = Field(None, ge=0, le=5)
 
 
 def check_extras(body: Body) -> None:

@@ -21,6 +21,7 @@ from .answers import AnswerForm
 from .asking import Ask
 from .bridge import CallerGoneError, in_thread, while_connected
 from .errors import error_body
+from .logprobs import LogprobsForm
 from .metrics import RequestMetrics, Who
 from .recent import Recent, Served
 from .runtimes import Runtimes, Seat
@@ -92,24 +93,28 @@ class EventStream(Response):
 
 async def _whole(form: AnswerForm, events: Events) -> dict[str, Any]:
     pieces: list[str] = []
+    logprobs = LogprobsForm(form.chat)
     finish: Finish | None = None
     async with aclosing(events):
         async for event in events:
             pieces.append(event.text)
             if isinstance(event, Finish):
                 finish = event
+            else:
+                logprobs.add(event)
     assert finish is not None  # or the events would have ended with an error
-    return form.whole("".join(pieces), finish)
+    return form.whole("".join(pieces), finish, logprobs.take())
 
 
 async def _chunks(form: AnswerForm, first: TokenPiece | Finish, events: Events) -> AsyncGenerator[str, None]:
     """Yield the data of a stream; an error after the first event becomes an event, and the stream ends."""
+    logprobs = LogprobsForm(form.chat)
     try:
         async with aclosing(events):
             if (opening := form.opening()) is not None:
                 yield json.dumps(opening)
             async for event in _after(first, events):
-                for chunk in _of_event(form, event):
+                for chunk in _of_event(form, event, logprobs):
                     yield json.dumps(chunk)
     except CallerGoneError:
         return
@@ -125,9 +130,12 @@ async def _after(first: TokenPiece | Finish, events: Events) -> AsyncIterator[To
         yield event
 
 
-def _of_event(form: AnswerForm, event: TokenPiece | Finish) -> Iterator[dict[str, Any]]:
-    if event.text:
-        yield form.piece(event.text)
+def _of_event(form: AnswerForm, event: TokenPiece | Finish, logprobs: LogprobsForm) -> Iterator[dict[str, Any]]:
+    if isinstance(event, TokenPiece):
+        logprobs.add(event)
+    ready = logprobs.take() if event.text or isinstance(event, Finish) else None
+    if event.text or ready is not None:
+        yield form.piece(event.text, ready)
     if isinstance(event, Finish):
         yield from form.closing(event)
 

@@ -8,8 +8,10 @@ from dataclasses import replace
 
 import grpc
 
+from kvboost.errors import SupportError
 from kvboost.runtime.answer import generate_answer
 from kvboost.runtime.batching import Batch, BatchRequest, Ended, with_stages
+from kvboost.runtime.engine import end_tokens
 from kvboost.runtime.score import forced_logits, full_prefill, loss
 from kvboost.runtime.text_stream import TextStream
 from kvboost.v1 import runtime_pb2 as pb
@@ -18,6 +20,7 @@ from .caller import Caller
 from .inputs import Ask, new_tokens_of, token_ids_of
 from .messages import report_to_proto
 from .served import ServedModel
+from .token_bytes import TokenLogprobs
 
 
 def answer(
@@ -26,6 +29,7 @@ def answer(
     """Answer ``ask``, which arrived at ``arrived_s`` (``perf_counter``); for a caller that goes away, nothing more."""
     started_s = time.perf_counter()
     token_ids = token_ids_of(ask, served)
+    caller = _caller(served, batch, ask)
     request = BatchRequest(
         token_ids=tuple(token_ids),
         max_new_tokens=new_tokens_of(ask, len(token_ids), served),
@@ -33,8 +37,9 @@ def answer(
         arrived_s=arrived_s,
         stages_s={"tokenise": time.perf_counter() - started_s},
         skip_cache=ask.message.skip_cache,
+        on_logprobs=caller.on_logprobs if ask.message.HasField("logprobs") else None,
+        top_logprobs=ask.message.logprobs,
     )
-    caller = Caller(TextStream(served.decode, ask.stops))
     scored = _Scored(served, ask, request, caller)
     if not context.add_callback(caller.leave):
         return
@@ -49,6 +54,15 @@ def answer(
     yield pb.GenerateResponse(finish=_finish(served, ask, token_ids, caller, ended, scored.score))
     if ask.message.wait_for_store:
         served.engine.writer.flush()  # ends: every put has a deadline
+
+
+def _caller(served: ServedModel, batch: Batch, ask: Ask) -> Caller:
+    text = TextStream(served.decode, ask.stops)
+    if not ask.message.HasField("logprobs"):
+        return Caller(text)
+    if batch.obstacle:
+        raise SupportError(f"logprobs is not given for this model, since {batch.obstacle}; leave it out")
+    return Caller(text, TokenLogprobs(served, end_tokens(served.engine.model)))
 
 
 def _finish(

@@ -7,16 +7,23 @@ from collections.abc import Iterator
 from queue import SimpleQueue
 
 from kvboost.runtime.batching import Ended
+from kvboost.runtime.logprobs import Logprobs
 from kvboost.runtime.text_stream import TextStream
 from kvboost.v1 import runtime_pb2 as pb
 
 from .messages import token_event
+from .token_bytes import TokenLogprobs
 
 _END = object()
 
 
 class Caller:
     """Takes tokens on the batch's thread, and hands them on as events in the thread of the call.
+
+    Parameters
+    ----------
+    logprobs
+        Writes log-probabilities; None for an answer without them.
 
     Attributes
     ----------
@@ -26,19 +33,25 @@ class Caller:
         The whole answer, once :meth:`events` has come to its end; None for a caller that left.
     """
 
-    def __init__(self, text: TextStream) -> None:
+    def __init__(self, text: TextStream, logprobs: TokenLogprobs | None = None) -> None:
         self.text = text
         self.ended: Ended | None = None
         self._events: SimpleQueue[object] = SimpleQueue()
         self._gone = threading.Event()
+        self._logprobs = logprobs
+        self._newest: Logprobs | None = None
 
     def gone(self) -> bool:
         """Return whether the caller has gone, or its deadline has passed."""
         return self._gone.is_set()
 
+    def on_logprobs(self, logprobs: Logprobs) -> None:
+        """Keep the log-probabilities of the token that comes next."""
+        self._newest = logprobs
+
     def on_token(self, token_id: int) -> bool:
         """Send a token; return True after a stop text."""
-        self._events.put(token_event(token_id, self.text.push(token_id)))
+        self._events.put((token_event(token_id, self.text.push(token_id)), self._newest))
         return self.text.stopped
 
     def on_end(self, ended: Ended) -> None:
@@ -63,5 +76,8 @@ class Caller:
                 return
             if isinstance(event, BaseException):
                 raise event
-            assert isinstance(event, pb.GenerateResponse)
-            yield event
+            assert isinstance(event, tuple)
+            message, logprobs = event
+            if self._logprobs is not None and logprobs is not None:
+                self._logprobs.write(logprobs, message.token)
+            yield message

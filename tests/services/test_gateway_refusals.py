@@ -26,7 +26,8 @@ def client() -> Iterator[OpenAI]:
     ("options", "words"),
     [
         ({"n": 2}, "n is not supported here; ask once for each answer"),
-        ({"logprobs": True}, "logprobs is not supported"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs must be less than or equal to 20"),
+        ({"top_logprobs": 2}, "top_logprobs needs logprobs"),
         ({"presence_penalty": 0.5}, "presence_penalty is not supported"),
         ({"response_format": {"type": "json_object"}}, "response_format is not supported"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools is not supported"),

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from kvboost.policy import ReusePolicy
 from kvboost.runtime.answer import GeneratedAnswer
+from kvboost.runtime.logprobs import OnLogprobs
 from kvboost.sampling import Sampling
 from kvboost.types import PutReceipt
 
@@ -33,6 +34,8 @@ class BatchRequest:
         Instead of the model's own, and without the controller.
     namespace
         Key of the namespace that new chunks go to; empty for the model's own.
+    on_logprobs, top_logprobs
+        Who is told the log-probabilities of each token, and of how many likeliest ones; None computes none.
     """
 
     token_ids: tuple[int, ...]
@@ -43,6 +46,8 @@ class BatchRequest:
     skip_cache: bool = False
     policy: ReusePolicy | None = None
     namespace: str = ""
+    on_logprobs: OnLogprobs | None = None
+    top_logprobs: int = 0
 
 
 @dataclass(frozen=True, slots=True)

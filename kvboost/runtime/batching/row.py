@@ -15,6 +15,7 @@ from kvboost.runtime.batching.prefill import Prefill
 from kvboost.runtime.batching.request import BatchRequest, Ended, Listener
 from kvboost.runtime.batching.sampler import Sampler
 from kvboost.runtime.engine import Engine, end_tokens
+from kvboost.runtime.logprobs import logprobs_of
 from kvboost.runtime.plan import Plan
 from kvboost.runtime.prepare import Prepared, Stages
 from kvboost.runtime.shadow import Watch
@@ -95,6 +96,8 @@ class Row:
         token = self._sampler.choose(logits) if most_likely is None else most_likely
         self._sampler.note(token)
         self.answer.append(token)
+        if self.request.on_logprobs is not None:
+            self.request.on_logprobs(logprobs_of(logits, token, self.request.top_logprobs))
         stopped = self.listener.on_token(token)
         full = len(self.answer) >= self.request.max_new_tokens
         return stopped or full or token in end_tokens(self._engine.model)
