@@ -49,6 +49,7 @@ class ScriptedRuntime:
             counters={"requests": served, "prompt_tokens": 10 * served}
             | {f"tokens_{tier}": count for tier, count in tokens.items()},
             audits=[audit],
+            batch=pb.BatchState(max_batch=8, max_queue=8),
         )
 
     def generate(self, request: pb.GenerateRequest, context: grpc.ServicerContext) -> Iterator[pb.GenerateResponse]:

@@ -83,6 +83,13 @@ def _runtimes(infos: Mapping[str, RuntimeInfo | None]) -> Iterator[Metric]:
         [([address], float(info is not None)) for address, info in infos.items()],
     )
     known = {address: info for address, info in infos.items() if info is not None}
+    states = [
+        ([address, state], float(count))
+        for address, info in known.items()
+        if (batch := info.batch) is not None
+        for state, count in (("running", batch.running), ("waiting", batch.waiting))
+    ]
+    yield _gauge("runtime_batch_requests", "Requests in the batch, and waiting for it.", (*_RUNTIME, "state"), states)
     for name, text in (
         ("requests", "Requests served with reuse."),
         ("recomputed_tokens", "Tokens with a donor that repair computed anew."),

@@ -199,6 +199,7 @@ def test_the_figures_to_operate_by_exist(labels_by_metric: dict[str, set[str]]) 
         "kvboost_cache_tier_bytes": {"tenant", "tier"},
         "kvboost_cache_evicted_chunks_total": {"tenant"},
         "kvboost_declined_total": {"tenant"},
+        "kvboost_runtime_batch_requests": {"runtime", "state"},
         "kvboost_fallbacks_total": {"tenant"},
         "kvboost_audit_kl_nats": {"tier"},
     }
