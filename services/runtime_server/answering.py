@@ -44,6 +44,7 @@ def answer(
     if not context.add_callback(caller.leave):
         return
     if ask.message.score_against_full:
+        batch.budget.check(request)
         batch.submit_alone(scored.run, caller)
     else:
         batch.submit(request, caller)

@@ -97,9 +97,10 @@ def test_a_caller_that_leaves_and_a_row_that_fails_give_their_bytes_back(monkeyp
         assert len(ask(batch, ids(20, 3), 300).answer()) == 300
 
 
-def test_callers_of_the_service_get_the_sentence() -> None:
+@pytest.mark.parametrize("scored", [False, True])
+def test_callers_of_the_service_get_the_sentence(scored: bool) -> None:
     with runtime_service(max_bytes=1 << 16) as running, pytest.raises(InputError, match=r"runtime\.max_batch_bytes"):
-        running.client.answer("water and light " * 20, max_new_tokens=200)
+        running.client.answer("water and light " * 20, max_new_tokens=200, score_against_full=scored)
 
 
 def test_without_a_number_half_of_the_free_memory_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
