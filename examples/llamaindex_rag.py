@@ -1,15 +1,17 @@
 """LlamaIndex through the gateway: retrieved nodes are cached for themselves and found in any order.
 
     kvboost serve --port 8000
-    python examples/llamaindex_rag.py http://127.0.0.1:8000
+    python examples/llamaindex_rag.py http://127.0.0.1:8000 [RUNTIME ADDRESS]
 
-LlamaIndex's own OpenAI packages ask for older releases of ``openai`` than the one here, or for older ``transformers``
-than KVBoost works with; its ``CustomLLM`` around OpenAI's client does without them.
+With the address of the runtime, which ``kvboost serve`` prints, documents are put into an order of which more is
+cached. LlamaIndex's own OpenAI packages ask for older releases of ``openai`` than the one here, or for older
+``transformers`` than KVBoost works with; its ``CustomLLM`` around OpenAI's client does without them.
 """
 
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any
 
 from corpus import DOCUMENTS, QUESTIONS, best
@@ -21,6 +23,8 @@ from llama_index.core.retrievers import BaseRetriever
 from llama_index.core.schema import NodeWithScore, TextNode
 from openai import OpenAI
 
+from kvboost.client import RuntimeClient
+from kvboost.client.runtime_types import ChatMessage
 from kvboost.integrations.llamaindex import MarkDocuments
 
 TEMPLATE = PromptTemplate("{context_str}\n\n{query_str}")
@@ -68,13 +72,15 @@ class Gateway(CustomLLM):
         yield self.complete(prompt, formatted, **kwargs)
 
 
-def main(url: str) -> None:
+def main(url: str, runtime: str | None = None) -> None:
     """Ask the questions, and print how many of each prompt's tokens were cached."""
     client = OpenAI(base_url=f"{url}/v1", api_key="none")
     (served,) = client.models.list()
     model = Gateway(client=client, model=served.id)
+    # The prompt is one user message that begins with the documents.
+    order = None if runtime is None else partial(RuntimeClient(runtime).order, before=[ChatMessage("user", "")])
     engine = RetrieverQueryEngine.from_args(
-        Retriever(), llm=model, text_qa_template=TEMPLATE, node_postprocessors=[MarkDocuments()]
+        Retriever(), llm=model, text_qa_template=TEMPLATE, node_postprocessors=[MarkDocuments(order=order)]
     )
     for question in QUESTIONS:
         print(f"{question}\n{engine.query(question)}")
@@ -83,4 +89,4 @@ def main(url: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8000")
+    main(*sys.argv[1:] or ["http://127.0.0.1:8000"])

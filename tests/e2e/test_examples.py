@@ -69,9 +69,10 @@ def said_by(example: str, *arguments: str) -> str:
     [("langchain_rag.py", "langchain_openai"), ("llamaindex_rag.py", "llama_index.core")],
     ids=["langchain", "llamaindex"],
 )
-def test_documents_are_found_again_in_another_order(serving: Serving, example: str, needs: str) -> None:
+@pytest.mark.parametrize("ordered", [False, True], ids=["given", "ordered"])
+def test_documents_are_found_again_in_another_order(serving: Serving, example: str, needs: str, ordered: bool) -> None:
     pytest.importorskip(needs, reason=f"{needs} is not installed; pip install -e .[dev]")
-    said = said_by(example, serving.url)
+    said = said_by(example, serving.url, *([serving.runtime] if ordered else []))
     shares = [int(a) / int(b) for a, b in re.findall(r"cached (\d+) of (\d+) tokens", said)]
     assert len(shares) == len(importlib.import_module("examples.corpus").QUESTIONS)
     assert max(shares[1:]) > 0.5, said
