@@ -167,7 +167,8 @@ def _deviation_pass():
     return 72 * 2 / 3
 
 
-def test_half_of_the_layers_find_what_the_question_asks_for(seeker):
+def test_half_of_the_layers_find_what_the_question_asks_for(seeker, monkeypatch):
+    monkeypatch.setattr("kvboost.runtime.repair.query.MAX_PASS_SHARE", 0.5)
     needles = [37, 58, 100, 111]
     ids = random_ids(160, seed=3)[0].clamp_min(NEEDLE + 1)
     ids[needles] = NEEDLE

@@ -53,7 +53,8 @@ def test_budget_and_choice(name, there, share, question, heads):
 
 
 @pytest.mark.parametrize("name", [name for name in REPAIRS if name != "none"])
-def test_a_budget_that_reaches_is_spent(name):
+def test_a_budget_that_reaches_is_spent(name, monkeypatch):
+    monkeypatch.setattr("kvboost.runtime.repair.query.MAX_PASS_SHARE", 0.5)  # it has three layers and a short prompt
     budget = 280 if name == "query+deviation" else 160  # half of it has to pay for both passes
     there = scene(MODEL, random_ids(200)[0], [(0, 80, Tier.EXACT), (80, 168, Tier.EXACT)])
     selection = there.select(STRATEGIES[name], budget_tokens=budget, head_tokens=80)
@@ -77,9 +78,9 @@ def test_query_spends_a_small_budget_by_place_alone_without_a_pass():
     assert selection.positions.tolist() == sorted(weights[:168].topk(6).indices.tolist())
     assert selection.pass_tokens == 0
     assert "budget of 6" in selection.declined
-    looked = there.select(STRATEGIES["query"], budget_tokens=64)
+    looked = there.select(STRATEGIES["query"], budget_tokens=156)
     assert looked.pass_tokens == pytest.approx(32 * 2 / 3)  # two of three layers
-    assert (len(looked.positions), looked.declined) == (42, None)
+    assert (len(looked.positions), looked.declined) == (134, None)
 
 
 def test_mixed_strategies_choose_nothing_twice():
