@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -11,12 +12,25 @@ from kvboost.client.runtime_types import Finish
 from kvboost.reuse import ReuseReport
 from kvboost.types import Tier
 
-from .asking import Ask
+from .asking import Ask, Choice
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """One answer, whole; of a stream, without its text."""
+
+    choice: Choice
+    finish: Finish
+    text: str = ""
+    logprobs: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerForm:
-    """Writes one answer; the field ``kvboost`` says what was reused, and clients that do not know it ignore it."""
+    """Writes the answers to a request.
+
+    The field ``kvboost`` says what was reused; clients that do not know it ignore it.
+    """
 
     model: str
     chat: bool
@@ -30,39 +44,40 @@ class AnswerForm:
         prefix = "chatcmpl" if ask.chat else "cmpl"
         return cls(ask.model, ask.chat, ask.include_usage, f"{prefix}-{secrets.token_hex(12)}")
 
-    def whole(self, text: str, finish: Finish, logprobs: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return the body of an answer that is not streamed."""
-        said: dict[str, Any] = {"text": text}
-        if self.chat:
-            said = {"message": {"role": "assistant", "content": text, "refusal": None}}
-        choice = {"index": 0, **said, "logprobs": logprobs, "finish_reason": finish.reason}
-        return self._head(streamed=False) | {
-            "choices": [choice],
-            "usage": usage(finish),
-            "kvboost": reuse_of(finish),
-        }
+    def whole(self, answers: Sequence[Answered]) -> dict[str, Any]:
+        """Return the body of answers that are not streamed."""
+        return self._head(streamed=False) | {"choices": [self._choice(one) for one in answers]} | told_of(answers)
 
-    def opening(self) -> dict[str, Any] | None:
-        """Return the chunk that goes before the text, if there is one."""
-        return self._chunk({"role": "assistant", "content": ""}, None) if self.chat else None
+    def opening(self, index: int) -> dict[str, Any] | None:
+        """Return the chunk that goes before the text of an answer, if there is one."""
+        return self._chunk(index, {"role": "assistant", "content": ""}, None) if self.chat else None
 
-    def piece(self, text: str, logprobs: dict[str, Any] | None = None) -> dict[str, Any]:
+    def piece(self, index: int, text: str, logprobs: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the chunk of a piece of text."""
-        return self._chunk({"content": text} if self.chat else text, None, logprobs)
+        return self._chunk(index, {"content": text} if self.chat else text, None, logprobs)
 
-    def closing(self, finish: Finish) -> list[dict[str, Any]]:
-        """Return the last chunks; the very last one says what was reused."""
-        last = self._chunk({} if self.chat else "", finish.reason)
+    def end(self, index: int, finish: Finish) -> dict[str, Any]:
+        """Return the chunk that ends an answer."""
+        return self._chunk(index, {} if self.chat else "", finish.reason)
+
+    def closing(self, last: dict[str, Any], answers: Sequence[Answered]) -> list[dict[str, Any]]:
+        """Return the last chunks, of which ``last`` ends the last answer; the very last one says what was reused."""
+        told = told_of(answers)
         if not self.include_usage:
-            return [last | {"kvboost": reuse_of(finish)}]
-        told = self._head(streamed=True) | {"choices": [], "usage": usage(finish), "kvboost": reuse_of(finish)}
-        return [last, told]
+            return [last | {"kvboost": told["kvboost"]}]
+        return [last, self._head(streamed=True) | {"choices": []} | told]
+
+    def _choice(self, one: Answered) -> dict[str, Any]:
+        said: dict[str, Any] = {"text": one.text}
+        if self.chat:
+            said = {"message": {"role": "assistant", "content": one.text, "refusal": None}}
+        return {"index": one.choice.index, **said, "logprobs": one.logprobs, "finish_reason": one.finish.reason}
 
     def _chunk(
-        self, said: dict[str, str] | str, reason: str | None, logprobs: dict[str, Any] | None = None
+        self, index: int, said: dict[str, str] | str, reason: str | None, logprobs: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         key = "delta" if self.chat else "text"
-        choice = {"index": 0, key: said, "logprobs": logprobs, "finish_reason": reason}
+        choice = {"index": index, key: said, "logprobs": logprobs, "finish_reason": reason}
         chunk = self._head(streamed=True) | {"choices": [choice]}
         return chunk | {"usage": None} if self.include_usage else chunk
 
@@ -79,14 +94,25 @@ class AnswerForm:
         }
 
 
-def usage(finish: Finish) -> dict[str, Any]:
-    """Return the tokens of a request; cached ones are those whose K/V were not computed."""
-    prompt, new = finish.report.prompt_tokens, finish.new_tokens
+def told_of(answers: Sequence[Answered]) -> dict[str, Any]:
+    """Return usage and reuse; of several answers, ``kvboost`` holds the first one's and ``choices`` all of them."""
+    reused = [reuse_of(one.finish) for one in answers]
+    more = {"choices": reused} if len(reused) > 1 else {}
+    return {"usage": usage(answers), "kvboost": reused[0] | more}
+
+
+def usage(answers: Sequence[Answered]) -> dict[str, Any]:
+    """Return the tokens of a request: those of each prompt once, those of all answers.
+
+    Cached are those whose K/V the first answer did not compute.
+    """
+    prompts = [one.finish.report for one in answers if one.choice.first]
+    prompt, new = sum(report.prompt_tokens for report in prompts), sum(one.finish.new_tokens for one in answers)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": new,
         "total_tokens": prompt + new,
-        "prompt_tokens_details": {"cached_tokens": finish.report.reused_tokens},
+        "prompt_tokens_details": {"cached_tokens": sum(report.reused_tokens for report in prompts)},
     }
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from kvboost.client.convert_runtime import Prompt
 from kvboost.client.runtime_client import GenerateOptions
@@ -11,7 +13,9 @@ from kvboost.errors import InputError
 from kvboost.sampling import Sampling
 
 from .bodies import Body, ChatBody, CompletionBody, check_extras
-from .errors import UnsupportedError
+
+_SEEDS = 1 << 64
+MOST_CHOICES = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +28,58 @@ class Ask:
         As the caller named it.
     chat
         Whether the answer is a chat's turn, or a completion of a text.
+    prompts, n
+        What is answered, and how many times each.
     stream, include_usage
         In which form the answer goes out.
     """
 
     model: str
     chat: bool
-    prompt: Prompt
+    prompts: Sequence[Prompt]
     options: GenerateOptions
     stream: bool
     include_usage: bool
+    n: int = 1
+
+    def choices(self) -> list[Choice]:
+        """Return what is asked of a runtime, one answer after the other, all answers to one prompt together.
+
+        The first answer to a prompt ends only when its K/V are stored, so the others reuse them. Each draws from a
+        seed of its own: the one given, plus its number among the answers to its prompt.
+        """
+        return [
+            Choice(place * self.n + i, i == 0, prompt, self._options_of(i))
+            for place, prompt in enumerate(self.prompts)
+            for i in range(self.n)
+        ]
+
+    def _options_of(self, i: int) -> GenerateOptions:
+        options = self.options.copy()
+        sampling = options.get("sampling")
+        if sampling is not None and sampling.seed is not None:
+            options["sampling"] = replace(sampling, seed=(sampling.seed + i) % _SEEDS)
+        if i == 0 and self.n > 1:
+            options["wait_for_store"] = True
+        return options
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One answer.
+
+    Attributes
+    ----------
+    index
+        Its number among the answers to the request.
+    first
+        Whether it is the first answer to its prompt: the one whose prompt is counted.
+    """
+
+    index: int
+    first: bool
+    prompt: Prompt
+    options: GenerateOptions
 
 
 def ask_of(body: ChatBody | CompletionBody) -> Ask:
@@ -45,10 +91,15 @@ def ask_of(body: ChatBody | CompletionBody) -> Ask:
         If a field is out of range or not supported; the sentence names it.
     """
     check_extras(body)
+    prompts: list[Prompt] = [_chat(body)] if isinstance(body, ChatBody) else _texts(body)
+    n = body.n or 1
+    if n * len(prompts) > MOST_CHOICES:
+        raise InputError(f"prompt holds {len(prompts)} prompts, with n {n}; ask for at most {MOST_CHOICES} answers")
     return Ask(
         model=body.model,
         chat=isinstance(body, ChatBody),
-        prompt=_chat(body) if isinstance(body, ChatBody) else _text(body),
+        prompts=prompts,
+        n=n,
         options=_options(body),
         stream=bool(body.stream),
         include_usage=_include_usage(body),
@@ -60,14 +111,11 @@ def _chat(body: ChatBody) -> list[ChatMessage]:
     return [ChatMessage(roles.get(message.role, message.role), message.text) for message in body.messages]
 
 
-def _text(body: CompletionBody) -> str | list[int]:
-    """Return the prompt: a text or token ids, alone or as the only one of a list."""
-    prompt = body.prompt
-    if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
-        if len(prompt) > 1:
-            raise UnsupportedError(f"prompt holds {len(prompt)} prompts; send one in each request", param="prompt")
-        return prompt[0]
-    return prompt  # type: ignore[return-value]
+def _texts(body: CompletionBody) -> list[Prompt]:
+    """Return the prompts: texts or lists of token ids; of one alone, a list of it."""
+    prompt: Any = body.prompt
+    several = isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], str | list)
+    return list(prompt) if several else [prompt]
 
 
 def _options(body: ChatBody | CompletionBody) -> GenerateOptions:

@@ -22,7 +22,6 @@ _IGNORED = frozenset(
 )  # fmt: skip
 # Not supported, unless the value asks for nothing.
 _NEUTRAL: Mapping[str, tuple[object, ...]] = {
-    "n": (1,),
     "best_of": (1,),
     "echo": (False,),
     "suffix": ("",),
@@ -36,7 +35,7 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "functions": ([],),
     "function_call": ("none", "auto"),
 }
-_INSTEAD = {"n": "ask once for each answer", "best_of": "ask once for each answer"}
+_INSTEAD = {"best_of": "ask for n answers"}
 
 
 class StreamOptions(BaseModel):
@@ -62,6 +61,7 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     model: str
+    n: int | None = Field(None, ge=1, le=128)
     max_tokens: int | None = Field(None, ge=1)
     temperature: float | None = None
     top_p: float | None = None

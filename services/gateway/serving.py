@@ -17,8 +17,8 @@ from starlette.types import Receive, Scope, Send
 from kvboost.client.runtime_types import Finish, TokenPiece
 from kvboost.errors import RuntimeUnavailableError
 
-from .answers import AnswerForm
-from .asking import Ask
+from .answers import Answered, AnswerForm
+from .asking import Ask, Choice
 from .bridge import CallerGoneError, in_thread, while_connected
 from .errors import error_body
 from .logprobs import LogprobsForm
@@ -29,6 +29,8 @@ from .tracing import AnswerTrace, answer_trace
 from .watch import Watch
 
 Events = AsyncGenerator[TokenPiece | Finish, None]
+ChoiceEvent = tuple[Choice, TokenPiece | Finish]
+ChoiceEvents = AsyncGenerator[ChoiceEvent, None]
 
 
 @dataclass(frozen=True)
@@ -64,11 +66,11 @@ async def respond(gateway: Gateway, ask: Ask, request: Request) -> Response:
         If the client went away.
     """
     form = AnswerForm.of(ask)
-    events = _events(gateway, ask, form, request)
+    events = _all_events(gateway, ask, form, request)
     if not ask.stream:
         return JSONResponse(await _whole(form, events))
     first = await anext(events)
-    return EventStream(_chunks(form, first, events))
+    return EventStream(_chunks(form, len(ask.choices()), first, events))
 
 
 class EventStream(Response):
@@ -91,31 +93,27 @@ class EventStream(Response):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _whole(form: AnswerForm, events: Events) -> dict[str, Any]:
+async def _whole(form: AnswerForm, events: ChoiceEvents) -> dict[str, Any]:
+    answers: list[Answered] = []
     pieces: list[str] = []
     logprobs = LogprobsForm(form.chat)
-    finish: Finish | None = None
     async with aclosing(events):
-        async for event in events:
+        async for choice, event in events:
             pieces.append(event.text)
             if isinstance(event, Finish):
-                finish = event
+                answers.append(Answered(choice, event, "".join(pieces), logprobs.take()))
+                pieces, logprobs = [], LogprobsForm(form.chat)
             else:
                 logprobs.add(event)
-    assert finish is not None  # or the events would have ended with an error
-    return form.whole("".join(pieces), finish, logprobs.take())
+    return form.whole(answers)
 
 
-async def _chunks(form: AnswerForm, first: TokenPiece | Finish, events: Events) -> AsyncGenerator[str, None]:
-    """Yield the data of a stream; an error after the first event becomes an event, and the stream ends."""
-    logprobs = LogprobsForm(form.chat)
+async def _chunks(form: AnswerForm, count: int, first: ChoiceEvent, events: ChoiceEvents) -> AsyncGenerator[str, None]:
+    """Yield the data of a stream of ``count`` answers; an error after the first event becomes an event, and it ends."""
     try:
         async with aclosing(events):
-            if (opening := form.opening()) is not None:
-                yield json.dumps(opening)
-            async for event in _after(first, events):
-                for chunk in _of_event(form, event, logprobs):
-                    yield json.dumps(chunk)
+            async for chunk in _spoken(form, count, _after(first, events)):
+                yield json.dumps(chunk)
     except CallerGoneError:
         return
     except Exception as error:  # noqa: BLE001
@@ -124,37 +122,57 @@ async def _chunks(form: AnswerForm, first: TokenPiece | Finish, events: Events) 
     yield "[DONE]"
 
 
-async def _after(first: TokenPiece | Finish, events: Events) -> AsyncIterator[TokenPiece | Finish]:
+async def _after(first: ChoiceEvent, events: ChoiceEvents) -> AsyncIterator[ChoiceEvent]:
     yield first
     async for event in events:
         yield event
 
 
-def _of_event(form: AnswerForm, event: TokenPiece | Finish, logprobs: LogprobsForm) -> Iterator[dict[str, Any]]:
-    if isinstance(event, TokenPiece):
-        logprobs.add(event)
-    ready = logprobs.take() if event.text or isinstance(event, Finish) else None
-    if event.text or ready is not None:
-        yield form.piece(event.text, ready)
-    if isinstance(event, Finish):
-        yield from form.closing(event)
+async def _spoken(form: AnswerForm, count: int, events: AsyncIterator[ChoiceEvent]) -> AsyncIterator[dict[str, Any]]:
+    """Yield the chunks of ``count`` answers."""
+    answers: list[Answered] = []
+    logprobs: LogprobsForm | None = None
+    async for choice, event in events:
+        if logprobs is None:
+            logprobs = LogprobsForm(form.chat)
+            if (opening := form.opening(choice.index)) is not None:
+                yield opening
+        if isinstance(event, TokenPiece):
+            logprobs.add(event)
+        ready = logprobs.take() if event.text or isinstance(event, Finish) else None
+        if event.text or ready is not None:
+            yield form.piece(choice.index, event.text, ready)
+        if isinstance(event, Finish):
+            answers.append(Answered(choice, event))
+            logprobs = None
+            end = form.end(choice.index, event)
+            for chunk in [end] if len(answers) < count else form.closing(end, answers):
+                yield chunk
 
 
-async def _events(gateway: Gateway, ask: Ask, form: AnswerForm, request: Request) -> Events:
+async def _all_events(gateway: Gateway, ask: Ask, form: AnswerForm, request: Request) -> ChoiceEvents:
+    """Yield what runtimes answer, one choice after the other: a later one finds the prompt's K/V in the cache."""
+    for choice in ask.choices():
+        async with aclosing(_events(gateway, ask.model, choice, form, request)) as events:
+            async for event in events:
+                yield choice, event
+
+
+async def _events(gateway: Gateway, model: str, choice: Choice, form: AnswerForm, request: Request) -> Events:
     """Yield what a runtime answers; one that fails before its first event is left for the next."""
     if not gateway.runtimes.models():
         await asyncio.to_thread(gateway.runtimes.refresh)
     tried: dict[str, RuntimeUnavailableError] = {}
     while True:
         try:
-            seat = gateway.runtimes.seat(ask.model, tried)
+            seat = gateway.runtimes.seat(model, tried)
         except RuntimeUnavailableError:
             if not tried:
                 raise
             raise next(reversed(tried.values())) from None
         begun = False
         try:
-            async with aclosing(_counted(gateway, ask, form, seat, request)) as events:
+            async with aclosing(_counted(gateway, choice, form, seat, request)) as events:
                 async for event in events:
                     begun = True
                     yield event
@@ -165,13 +183,13 @@ async def _events(gateway: Gateway, ask: Ask, form: AnswerForm, request: Request
             tried[seat.address] = error
 
 
-async def _counted(gateway: Gateway, ask: Ask, form: AnswerForm, seat: Seat, request: Request) -> Events:
+async def _counted(gateway: Gateway, choice: Choice, form: AnswerForm, seat: Seat, request: Request) -> Events:
     """Yield what the runtime of ``seat`` answers, and count it however it ends."""
     arrived_s, started_s = time.time(), time.perf_counter()
     outcome, finish, tokens = "cancelled", None, 0
     trace = answer_trace(request.headers)
     try:
-        async with aclosing(while_connected(_asked(gateway, ask, seat, trace), request.receive)) as events:
+        async with aclosing(while_connected(_asked(gateway, choice, seat, trace), request.receive)) as events:
             async for event in events:
                 if isinstance(event, Finish):
                     outcome, finish = "ok", event
@@ -194,7 +212,7 @@ async def _counted(gateway: Gateway, ask: Ask, form: AnswerForm, seat: Seat, req
             gateway.metrics.count_finish(who, finish)
             gateway.recent.add(
                 Served(
-                    id=form.id,
+                    id=f"{form.id}-{choice.index}" if choice.index else form.id,
                     at_s=arrived_s,
                     model=who.model,
                     runtime=seat.address,
@@ -206,12 +224,12 @@ async def _counted(gateway: Gateway, ask: Ask, form: AnswerForm, seat: Seat, req
             )
 
 
-def _asked(gateway: Gateway, ask: Ask, seat: Seat, trace: AnswerTrace) -> Events:
-    options = ask.options.copy()
+def _asked(gateway: Gateway, choice: Choice, seat: Seat, trace: AnswerTrace) -> Events:
+    options = choice.options.copy()
     if gateway.show_prompts:
         options["with_token_texts"] = True
 
     def events() -> Iterator[TokenPiece | Finish]:
-        return trace.inside(lambda: seat.client.generate(ask.prompt, **options))
+        return trace.inside(lambda: seat.client.generate(choice.prompt, **options))
 
     return in_thread(events, seat.give_up, gateway.runtimes.executor)

@@ -203,7 +203,6 @@ def test_values_that_ask_for_nothing_are_no_obstacle(stack: Stack) -> None:
         ("water " * CONTEXT_TOKENS, "context_length_exceeded", "shorten"),
         ("", "context_length_exceeded", "empty"),
         ([3, VOCAB_SIZE], None, "below 512"),
-        (["one", "two"], "unsupported_parameter", "2 prompts"),
     ],
 )
 def test_what_the_runtime_refuses_has_its_status_before_a_stream_begins(

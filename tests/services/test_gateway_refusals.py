@@ -25,7 +25,8 @@ def client() -> Iterator[OpenAI]:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"n": 2}, "n is not supported here; ask once for each answer"),
+        ({"n": 0}, "n must be greater than or equal to 1"),
+        ({"extra_body": {"best_of": 2}}, "best_of is not supported here; ask for n answers"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs must be less than or equal to 20"),
         ({"top_logprobs": 2}, "top_logprobs needs logprobs"),
         ({"presence_penalty": 0.5}, "presence_penalty is not supported"),
