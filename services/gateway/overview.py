@@ -30,6 +30,7 @@ def overview_of(gateway: Gateway) -> dict[str, Any]:
                 "requests": point.requests,
                 "tokens_by_tier": dict(point.tokens_by_tier),
                 "bytes_by_namespace": dict(point.bytes_by_namespace),
+                "audits": {address: [_setting(one) for one in audits] for address, audits in point.audits.items()},
             }
             for point in gateway.watch.history()
         ],
@@ -126,4 +127,14 @@ def _audit(audit: TierAudit) -> dict[str, Any]:
         "rate_low": low,
         "rate_high": high,
         "off": audit.off,
+    }
+
+
+def _setting(audit: TierAudit) -> dict[str, Any]:
+    """Return what the page draws over time."""
+    return {
+        "tier": str(audit.tier),
+        "threshold": audit.threshold,
+        "recompute_ratio": audit.recompute_ratio,
+        "mean_kl": audit.mean_kl,
     }

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kvboost.client import CacheClient
-from kvboost.client.runtime_types import RuntimeInfo
+from kvboost.client.runtime_types import RuntimeInfo, TierAudit
 from kvboost.errors import KVBoostError
 from kvboost.types import CacheStats, Tier
 
@@ -34,12 +34,16 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What happened between two samples, over all runtimes, and what the cache held at the second."""
+    """What happened between two samples, over all runtimes, and what the cache held at the second.
+
+    ``audits`` are those of each runtime by its address, as they stood at the second.
+    """
 
     at_s: float
     requests: int
     tokens_by_tier: Mapping[str, int]
     bytes_by_namespace: Mapping[str, int] = field(default_factory=dict)
+    audits: Mapping[str, tuple[TierAudit, ...]] = field(default_factory=dict)
 
 
 class Watch:
@@ -108,7 +112,8 @@ def _point(before: Sample, after: Sample) -> Point:
         for tier in tokens:
             tokens[tier] += _gained(earlier, info, f"tokens_{tier}")
     held = {n.namespace: n.stored_bytes for n in after.cache.namespaces} if after.cache else {}
-    return Point(after.at_s, requests, tokens, held)
+    audits = {address: info.audits for address, info in after.runtimes.items() if info is not None}
+    return Point(after.at_s, requests, tokens, held, audits)
 
 
 def _gained(before: RuntimeInfo | None, after: RuntimeInfo | None, name: str) -> int:

@@ -76,6 +76,8 @@ def test_the_page_shows_what_was_served(url: str, tmp_path: Path) -> None:
     ):
         assert words_ in text, words_
     assert html.count('class="strip"') == 3
+    assert "threshold (left) mean KL of audits, nats (right)" in text
+    assert re.search(r"<circle[^>]*><title>[^<]*, threshold 0.910, mean KL 0.012</title>", html)
     assert "reuse map" not in text  # without --show-prompts there is none to link to
 
 

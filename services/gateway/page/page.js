@@ -72,7 +72,7 @@ function showHistory(told) {
     byId("history").replaceChildren(make("p", { className: "muted", textContent: "No request yet." }));
     return;
   }
-  const wide = Math.max(byId("history").clientWidth, 280), high = 190, left = 38, bottom = 22, top = 8;
+  const wide = Math.max(byId("history").clientWidth, 280), high = 190, left = 46, bottom = 22, top = 8;
   const first = told.history[0].at_s, last = Math.max(told.history[told.history.length - 1].at_s, first + 1);
   const width = Math.max((wide - left) / Math.max(told.history.length, 24) - 1, 2);
   const x = (at_s) => left + (wide - left - width) * (at_s - first) / (last - first);
@@ -125,6 +125,38 @@ function showMemory(told) {
   byId("memory").replaceChildren(bar, make("p", { textContent: free }), ...rows);
 }
 
+// One tier of one runtime over time: its setting as a line on the left scale, the audits' mean KL as dots on the right one.
+function settingChart(told, address, tier) {
+  const points = told.history.flatMap((point) => ((point.audits || {})[address] || [])
+    .filter((one) => one.tier === tier).map((one) => ({ at_s: point.at_s, ...one })));
+  if (!points.length) return null;
+  const name = tier === "exact" ? "recompute_ratio" : "threshold";
+  const wide = Math.max(byId("audits").clientWidth, 250), high = 120, left = 38, right = 44, bottom = 20, top = 8;
+  const first = points[0].at_s, last = Math.max(points[points.length - 1].at_s, first + 1);
+  const x = (at_s) => left + 4 + (wide - left - right - 8) * (at_s - first) / (last - first);
+  const y = (part) => top + (high - top - bottom) * (1 - part);
+  const most = Math.max(...points.map((one) => one.mean_kl || 0));
+  const chart = draw("svg", { viewBox: `0 0 ${wide} ${high}`, role: "img",
+    "aria-label": `${tier}: ${name.replace("_", " ")} and mean KL of audits over time` });
+  for (const part of [0, 0.5, 1]) {
+    chart.append(draw("line", { x1: left, x2: wide - right, y1: y(part), y2: y(part), stroke: "var(--line)" }));
+    chart.append(draw("text", { x: left - 6, y: y(part) + 4, "text-anchor": "end", fill: "#0072b2" }, `${part}`));
+    if (most) chart.append(draw("text", { x: wide - right + 6, y: y(part) + 4 }, `${part ? (part * most).toPrecision(2) : 0}`));
+  }
+  chart.append(draw("polyline", { points: points.map((one) => `${x(one.at_s)},${y(one[name])}`).join(" "),
+    fill: "none", stroke: "#0072b2", "stroke-width": 2 }));
+  for (const one of points.filter((each) => most && each.mean_kl !== null)) {
+    chart.append(draw("circle", { cx: x(one.at_s), cy: y(one.mean_kl / most), r: 2.5, fill: "#d55e00" },
+      draw("title", {}, `${clock(one.at_s)}, ${name.replace("_", " ")} ${one[name].toFixed(3)}, mean KL ${one.mean_kl.toPrecision(2)}`)));
+  }
+  chart.append(draw("text", { x: left, y: high - 4 }, clock(first)));
+  chart.append(draw("text", { x: wide - right, y: high - 4, "text-anchor": "end" }, clock(last)));
+  const key = (colour, words) => make("span", {}, make("i", { style: { background: colour } }), words);
+  return make("div", { className: "setting" }, chart, make("div", { className: "legend" },
+    key("#0072b2", name === "threshold" ? "threshold (left)" : "share repaired (left)"),
+    key("#d55e00", most ? "mean KL of audits, nats (right)" : "mean KL of audits: none yet")));
+}
+
 function showAudits(told) {
   const audits = told.runtimes.filter((one) => one.up).flatMap((one) =>
     one.audits.map((audit) => ({ ...audit, runtime: one.address })));
@@ -151,7 +183,7 @@ function showAudits(told) {
       : "too few audits at this setting to bound the share of violations";
     return make("div", { className: "row" }, head,
       make("div", { className: "facts", textContent: [...now, ...found].join(" · ") }), known ? bounds : null,
-      make("div", { className: "facts", textContent: between }));
+      make("div", { className: "facts", textContent: between }), settingChart(told, one.runtime, one.tier));
   }));
 }
 
