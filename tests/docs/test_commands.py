@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from kvboost.runtime.demo_model import demo_model_path
 from tests.docs.blocks import COMMANDS, PAGES, ROOT, Block, blocks_of
 from tests.docs.free_ports import free_ports
 from tests.docs.statically import check
@@ -29,8 +30,8 @@ pytestmark = pytest.mark.timeout(600)  # a page with three servers takes a minut
 READY = ("listening on ", "Ctrl-C stops it")
 PATIENCE_S = 120.0
 PORTS = ("8000", "7461", "7462")
-SOCKET = "/run/kvboost.sock"
-MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
+SOCKET = "/tmp/kvboost.sock"
+MODEL = "SmolLM2-135M-Instruct"
 BLOCKS = {page: blocks_of(page) for page in PAGES}
 
 
@@ -52,7 +53,9 @@ def test_the_page_runs_as_it_is_written(page: Path, model: Path, tmp_path: Path)
             pytest.skip(f"{block} needs curl, which is not installed")
     places = {f"{before}{port}": f"{before}{free}" for port, free in free_ports(PORTS).items() for before in (":", " ")}
     places[SOCKET] = str(tmp_path / "cache.sock")
-    (tmp_path / "HuggingFaceTB").symlink_to(model.parent)
+    found_at = demo_model_path(tmp_path / "cache" / "kvboost")
+    found_at.parent.mkdir(parents=True)
+    found_at.symlink_to(model)
     env = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",

@@ -207,6 +207,13 @@ def test_the_figures_to_operate_by_exist(labels_by_metric: dict[str, set[str]]) 
         assert labels <= labels_by_metric[name], name
 
 
+def test_the_metrics_that_the_documentation_names_exist(labels_by_metric: dict[str, set[str]]) -> None:
+    named = set(re.findall(r"`(kvboost_\w+)`", (ROOT / "docs" / "operating.md").read_text()))
+    assert len(named) > 15
+    histograms = {name.removesuffix("_bucket") for name in labels_by_metric}
+    assert named <= labels_by_metric.keys() | histograms
+
+
 def test_panels_do_not_overlap() -> None:
     cells: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
