@@ -13,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
+from kvboost.background import compute_alone
+
 MOST = 4
 
 
@@ -71,17 +73,5 @@ class Hands:
         with self._lock:
             if self._pool is None:
                 count = min(threads, MOST)
-                self._pool = ThreadPoolExecutor(count, thread_name_prefix="kvboost-place")
-                together = threading.Barrier(count + 1)
-
-                def alone() -> None:
-                    torch.get_num_threads()  # a thread's first question gives it torch's number, so it comes first
-                    torch.set_num_threads(1)
-                    together.wait()
-
-                for _ in range(count):
-                    self._pool.submit(alone)
-                together.wait()
-                # What was set last is also what torch gives to threads that begin later.
-                torch.set_num_threads(threads)
+                self._pool = ThreadPoolExecutor(count, "kvboost-place", initializer=compute_alone)
             return self._pool

@@ -11,6 +11,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
 from contextvars import copy_context
 
+from kvboost.background import compute_alone
 from kvboost.errors import FallbackWarning, KVBoostError
 from kvboost.protocols import ChunkCache
 from kvboost.runtime.report import ReuseCounters
@@ -27,7 +28,7 @@ class Writer:
     def __init__(self, cache: ChunkCache, counters: ReuseCounters) -> None:
         self._cache = cache
         self._counters = counters
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kvboost-put")
+        self._executor = ThreadPoolExecutor(1, "kvboost-put", initializer=compute_alone)
         self._lock = threading.Lock()
         self._pending: list[Future[PutReceipt]] = []
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import kvboost
 from kvboost.build import build_cache
@@ -17,6 +19,9 @@ from kvboost.runtime.demo_model import load_model
 from ..cache_server.build import build_served_cache
 from ..progress import step
 from .served import ServedModel
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 DEMO_NAME = "SmolLM2-135M-Instruct"
 
@@ -36,29 +41,37 @@ def served_model(config: Config) -> Iterator[tuple[ServedModel, Batch]]:
     """
     cache = _open_cache(config)  # first: to find it missing takes no time, to load a model does
     try:
-        chosen = config.model
-        loaded, tokenizer = load_model(
-            chosen.name_or_path or None,
-            chosen.dtype,
-            device=chosen.device,
-            revision=chosen.revision,
-            progress=step,
-        )
-        with step("checking what the model supports"):
-            model = kvboost.boost(loaded, tokenizer, cache, config=config)
+        # In a thread that then ends, and with it torch's team of threads for it: the batch computes in its own thread,
+        # and two teams would slow each other down (see kvboost.background.compute_alone).
+        with ThreadPoolExecutor(1) as loading:
+            model, tokenizer = loading.submit(_boosted, config, cache).result()
         engine = kvboost.engine_of(model)
         limits = config.runtime
         batch = Batch(engine, limits.max_batch, limits.max_queue, limits.prefill_tokens, limits.max_batch_bytes)
         try:
             with step("warming up"):
                 batch.run(lambda: warm_up(engine))
-            name = chosen.name_or_path or DEMO_NAME
+            name = config.model.name_or_path or DEMO_NAME
             yield ServedModel(engine, tokenizer, name, config.cache.address, limits.publishes), batch
         finally:
             batch.close()
             kvboost.unboost(model)
     finally:
         cache.close()
+
+
+def _boosted(config: Config, cache: ChunkCache) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load the configured model and its tokenizer, and boost it."""
+    chosen = config.model
+    model, tokenizer = load_model(
+        chosen.name_or_path or None,
+        chosen.dtype,
+        device=chosen.device,
+        revision=chosen.revision,
+        progress=step,
+    )
+    with step("checking what the model supports"):
+        return kvboost.boost(model, tokenizer, cache, config=config), tokenizer
 
 
 def _open_cache(config: Config) -> ChunkCache:

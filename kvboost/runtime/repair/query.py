@@ -33,7 +33,7 @@ At small budgets the pass ends half-way: what the first half of the layers atten
 do, for half the cost. Mean KL over rotate-only's at .05 and .15, 4 prompts of about 1,330 tokens, the same number of
 tokens recomputed: all 30 layers .353 and .204, the first 25 .349 and .194, 20 .358 and .192, 15 .357 and .199, 10 .365
 and .196. At .30, where the pass costs little, all layers chose better: .078 and .154 against .097 and .178 on two of
-these prompts. So it runs through all of them where that takes at most a tenth of the budget.
+these prompts. So it runs through all of them where that takes at most 7 % of the budget.
 
 A small budget is better spent without looking: on the tokens chosen by the two known things alone, the whole of it for
 them. Mean KL over rotate-only's, known things against attention with its pass charged; the question takes 18 to 22
@@ -51,7 +51,7 @@ recompute ratio  270       390       1,000     1,340     3,700
 ===============  ========  ========  ========  ========  ========
 
 The pass also reads all weights of its layers for a few tokens, which the budget does not count: .05 s of .28 s at 1,000
-tokens and .05. So it is left out where it would take more than a seventh of the budget.
+tokens and .05. So it is left out where it would take more than an eighth of the budget.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ from kvboost.types import Tier
 MIN_QUESTION_TOKENS = 16
 DEPTH_TOKENS = 32
 NEAR_TOKENS = 256
-MAX_PASS_SHARE = 0.14
+MAX_PASS_SHARE = 0.125
 PASS_DEPTH = 0.5
-FULL_PASS_SHARE = 0.1
+FULL_PASS_SHARE = 0.07
 
 
 class QueryRepair:
