@@ -10,15 +10,6 @@ import pytest
 from kvboost.services import cli
 from tests.boosting import document
 from tests.servers import cache_server
-from tests.tiny_models import tiny_model, tiny_tokenizer
-
-
-@pytest.fixture(scope="module")
-def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    tiny_model("llama").save_pretrained(folder)
-    tiny_tokenizer().save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(autouse=True)
