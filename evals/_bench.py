@@ -18,8 +18,8 @@ from kvboost.index import LocalCache
 from kvboost.policy import ReusePolicy
 from kvboost.protocols import Embedder
 from kvboost.reuse import ReuseReport
-from kvboost.runtime.engine import Engine
-from kvboost.runtime.score import FullPrefill, Loss, full_prefill, loss
+from kvboost.runtime.serve.engine import Engine
+from kvboost.runtime.tools.score import FullPrefill, Loss, full_prefill, loss
 
 SESSION_BYTES = 8 * 1024**3
 EMBEDDING_TIMEOUT_S = 120.0

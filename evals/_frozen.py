@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from kvboost.protocols import ChunkCache
-from kvboost.runtime.meter import path_of
+from kvboost.runtime.cost.meter import path_of
 from kvboost.types import (
     CacheInfo,
     CacheStats,

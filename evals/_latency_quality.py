@@ -7,7 +7,7 @@ from typing import Any
 
 from evals._latency_cells import Case, Group
 from evals._served import Served
-from kvboost.runtime.score import FullPrefill
+from kvboost.runtime.tools.score import FullPrefill
 
 
 def add_quality(cells: Sequence[dict[str, Any]], group: Group, served: Served, answer_tokens: int) -> None:

@@ -18,7 +18,7 @@ from evals._clocks import Memcpy, Plain, Resident, as_batch
 from evals._corpus import Corpus
 from evals._served import Served
 from kvboost.policy import ReusePolicy
-from kvboost.runtime.rope import rotate
+from kvboost.runtime.model.rope import rotate
 
 NEW_TOKENS = 32
 _HEAD = "A note before the text that follows: read it twice.\n\n"

@@ -19,7 +19,7 @@ from evals._origin import origin
 from kvboost.build import build_embedder
 from kvboost.config import load
 from kvboost.errors import InputError, KVBoostError
-from kvboost.runtime.demo_model import load_model
+from kvboost.runtime.model.demo_model import load_model
 from services.progress import step
 
 Result = dict[str, Any]

@@ -17,7 +17,7 @@ from evals._tasks import Item
 from evals._text_metrics import scores
 from evals._variants import Variant
 from kvboost.policy import ReusePolicy
-from kvboost.runtime.score import FullPrefill, Loss, loss
+from kvboost.runtime.tools.score import FullPrefill, Loss, loss
 from kvboost.types import Tier
 
 LOADED = "full, K/V from the cache"

@@ -21,7 +21,7 @@ from kvboost.index import LocalCache
 from kvboost.policy import ReusePolicy
 from kvboost.protocols import ChunkCache
 from kvboost.reuse import ReuseReport
-from kvboost.runtime.engine import Engine
+from kvboost.runtime.serve.engine import Engine
 from kvboost.types import PutReceipt, PutRequest
 from services.processes import server
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from kvboost.policy import ReusePolicy
 from kvboost.protocols import PromptSegmenter
-from kvboost.runtime.prepare import Preparer
+from kvboost.runtime.prepare.prepare import Preparer
 from kvboost.types import Segmentation, Tier
 
 BUDGETS = (0.05, 0.15, 0.30)

@@ -15,9 +15,9 @@ from evals._prompts import prompt
 from evals._stale_items import Item
 from evals._stale_policies import Case
 from evals._stale_score import Verdict, judge
-from kvboost.runtime.engine import Engine
-from kvboost.runtime.plan import Plan
-from kvboost.runtime.slab import HEAD_ROOM_TOKENS, SlabCache
+from kvboost.runtime.kv.slab import HEAD_ROOM_TOKENS, SlabCache
+from kvboost.runtime.plan.plan import Plan
+from kvboost.runtime.serve.engine import Engine
 from kvboost.types import MatchQuery, Tier
 
 FIRST_QUESTION = {"en": "What is this document about?", "zh": "这篇文章讲的是什么？"}

@@ -17,7 +17,7 @@ from kvboost.config import EmbedderConfig
 from kvboost.index import LocalCache
 from kvboost.policy import ReusePolicy
 from kvboost.protocols import ChunkCache
-from kvboost.runtime.demo_model import load_model
+from kvboost.runtime.model.demo_model import load_model
 
 _CACHE_BYTES = 4 << 30
 _WARM_UP_TOKENS = 64

@@ -21,7 +21,7 @@ from evals._prompts import chat as to_ids
 from evals._table import table
 from evals._tasks import Sizes
 from kvboost.reuse import ReuseReport
-from kvboost.runtime.score import FullPrefill
+from kvboost.runtime.tools.score import FullPrefill
 from kvboost.types import Tier
 from services.progress import bar
 

@@ -26,8 +26,8 @@ from evals._table import table
 from kvboost.client import RuntimeClient
 from kvboost.client.address import parse_address
 from kvboost.client.runtime_types import Finish
-from kvboost.runtime.answer import warm_up
 from kvboost.runtime.batching import Batch
+from kvboost.runtime.serve.answer import warm_up
 from kvboost.sampling import GREEDY
 from services.grpc_server import start_server
 from services.progress import bar

@@ -27,7 +27,7 @@ from evals._main import Eval, Result, run
 from evals._served import TRANSPORTS, Served, cache_server, served
 from evals._table import table
 from kvboost.errors import InputError
-from kvboost.runtime.codec import TORCH_DTYPES
+from kvboost.runtime.kv.codec import TORCH_DTYPES
 from services.progress import bar
 
 _SKIPPABLE = ("handover", "slope", "quality")

@@ -26,7 +26,7 @@ from evals._table import table
 from kvboost.errors import InputError
 from kvboost.ordering import document_token_ids, order_documents
 from kvboost.policy import ReusePolicy
-from kvboost.runtime.score import FullPrefill
+from kvboost.runtime.tools.score import FullPrefill
 from kvboost.types import Tier
 from services.progress import bar
 

@@ -27,7 +27,7 @@ from evals._plots import COLOURS, figure, legend_beside
 from evals._table import table
 from evals._workers import Worker, worker
 from kvboost.errors import InputError
-from kvboost.runtime.score import loss
+from kvboost.runtime.tools.score import loss
 from services.progress import bar
 
 REFERENCE, OURS, PEER = "transformers", "ours", "peer"

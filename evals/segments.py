@@ -24,7 +24,7 @@ from evals._arguments import bare_parser
 from evals._main import PlainEval, Result, run_plain
 from evals._plots import COLOURS, MARKERS, figure
 from evals._table import table
-from kvboost.runtime.rope import Pairing, Rope, rotate, rotated
+from kvboost.runtime.model.rope import Pairing, Rope, rotate, rotated
 from services.progress import bar
 
 KV_HEADS, GROUP, DIM = 3, 3, 64

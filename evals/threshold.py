@@ -26,7 +26,7 @@ from evals._threshold_config import to_setting, write_config
 from evals._threshold_plot import draw
 from kvboost.config import SegmentConfig
 from kvboost.policy import ReusePolicy
-from kvboost.runtime.score import FullPrefill
+from kvboost.runtime.tools.score import FullPrefill
 from kvboost.types import Tier
 from services.progress import bar
 

@@ -17,7 +17,7 @@ from transformers import AutoTokenizer
 from kvboost import CacheClient
 from kvboost.client import RuntimeClient
 from kvboost.documents import marked
-from kvboost.runtime.demo_model import demo_model_dir
+from kvboost.runtime.model.demo_model import demo_model_dir
 from kvboost.segment import Segmenter
 from kvboost.types import MatchQuery
 

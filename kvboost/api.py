@@ -16,15 +16,15 @@ from kvboost.errors import InputError, KVBoostError
 from kvboost.policy import ReusePolicy
 from kvboost.protocols import ChunkCache, PromptSegmenter
 from kvboost.published import PublishedCache, check_tenant
-from kvboost.runtime.calibrate import calibrated
-from kvboost.runtime.engine import Engine
-from kvboost.runtime.fingerprint import namespace_of
-from kvboost.runtime.gate import pass_gate
-from kvboost.runtime.grouped import use_grouped, use_own
-from kvboost.runtime.prepare import Preparer
-from kvboost.runtime.slab_pool import SlabPool
-from kvboost.runtime.support import examine
-from kvboost.runtime.worth import Costs
+from kvboost.runtime.attention.grouped import use_grouped, use_own
+from kvboost.runtime.cost.calibrate import calibrated
+from kvboost.runtime.cost.cost_gate import Costs
+from kvboost.runtime.kv.slab_pool import SlabPool
+from kvboost.runtime.model.fingerprint import namespace_of
+from kvboost.runtime.model.support import examine
+from kvboost.runtime.prepare.prepare import Preparer
+from kvboost.runtime.prepare.startup_check import pass_startup_check
+from kvboost.runtime.serve.engine import Engine
 
 _ENGINE = "kvboost_engine"
 
@@ -83,7 +83,7 @@ def boost(
     use_grouped(model)
     check_tenant(settings.cache.tenant if tenant is None else tenant)
     namespace = namespace_of(model, tokenizer, support, settings.cache.tenant if tenant is None else tenant)
-    support = pass_gate(model, support, namespace)
+    support = pass_startup_check(model, support, namespace)
     costs = Costs(support, calibrated(model, support, namespace), learns=model.device.type == "cpu")
     store = _store(cache, settings)
     owns = store is not cache

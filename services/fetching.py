@@ -33,7 +33,7 @@ def fetch_assets(config: Config) -> None:
         If the registry cannot be reached.
     """
     from kvboost.build import build_embedder
-    from kvboost.runtime.demo_model import demo_model_dir
+    from kvboost.runtime.model.demo_model import demo_model_dir
 
     if not config.model.name_or_path:
         demo_model_dir(progress=step)

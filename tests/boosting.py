@@ -17,7 +17,7 @@ from kvboost.config import Config
 from kvboost.index import LocalCache
 from kvboost.policy import ReusePolicy
 from kvboost.protocols import ChunkCache, PromptSegmenter
-from kvboost.runtime.engine import Engine
+from kvboost.runtime.serve.engine import Engine
 from kvboost.segment import Segmenter
 from kvboost.types import Tier
 from tests.fakes import NgramEmbedder

@@ -15,7 +15,7 @@ import torch
 def _own_verdicts(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("verdicts")
-        for room in ("gate", "calibrate", "checkup"):
+        for room in ("prepare.startup_check", "cost.calibrate", "tools.checkup"):
             patch.setattr(f"kvboost.runtime.{room}.default_cache_dir", lambda: folder)
         yield
 

@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from kvboost import assets
 from kvboost.assets import Package, build_once, default_cache_dir, demo_gguf
 from kvboost.errors import AssetError
-from kvboost.runtime import demo_model
+from kvboost.runtime.model import demo_model
 from tests.tiny_models import random_ids, tiny_model
 
 MAIN = b"weights" * 1000

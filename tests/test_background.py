@@ -11,8 +11,8 @@ import torch
 from kvboost.background import compute_alone, give_way
 from kvboost.index import LocalCache
 from kvboost.index.worker import EmbeddingWorker
-from kvboost.runtime.report import ReuseCounters
-from kvboost.runtime.writer import Writer
+from kvboost.runtime.control.counters import ReuseCounters
+from kvboost.runtime.serve.writer import Writer
 from kvboost.types import PutRequest
 
 

@@ -33,7 +33,7 @@ _GENERATION = struct.Struct("<Q")
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class Extent:
     """Where a payload lies.
 
     Attributes
@@ -106,7 +106,7 @@ class Arena:
         self.reserved_bytes = 0
         self._lock = threading.Lock()
         self._shelves: dict[str, _Shelf] = {}
-        self._live: dict[int, Block] = {}
+        self._live: dict[int, Extent] = {}
         self._generation = secrets.randbits(32)
         # Filled by finalizers, which may run inside any other call of this thread: they must take no lock.
         self._freed: deque[_Freed] = deque()
@@ -129,7 +129,7 @@ class Arena:
             segment, start = found
             return self._block(shelf, segment, start, needed, nbytes)
 
-    def block_of(self, payload: memoryview) -> Block | None:
+    def block_of(self, payload: memoryview) -> Extent | None:
         """Return where a payload lies, or None if it is not of this arena. ``payload`` must stay alive meanwhile."""
         return self._live.get(id(payload.obj))
 
@@ -162,7 +162,7 @@ class Arena:
         # Not a slice of one array over the segment: numpy would make views hold that one instead of this.
         array = np.frombuffer(segment.memory, np.uint8, nbytes, offset)
         key = id(array)
-        self._live[key] = Block(segment.name, offset, nbytes, self._generation, shelf.namespace)
+        self._live[key] = Extent(segment.name, offset, nbytes, self._generation, shelf.namespace)
         freed = _Freed(shelf, segment, start, needed)
         weakref.finalize(array, _let_go, self._live, key, self._freed, freed).atexit = False
         return array
@@ -231,7 +231,7 @@ class Arena:
         self.directory.unlink(segment.name)
 
 
-def _let_go(live: dict[int, Block], key: int, freed: deque[_Freed], block: _Freed) -> None:
+def _let_go(live: dict[int, Extent], key: int, freed: deque[_Freed], block: _Freed) -> None:
     # At once, not when the block is collected: the key is an address, which the next array may get.
     del live[key]
     freed.append(block)

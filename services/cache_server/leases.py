@@ -20,7 +20,7 @@ from kvboost.types import ChunkKV
 from kvboost.v1 import cache_pb2 as pb
 
 if TYPE_CHECKING:
-    from kvboost.index.arena import Arena, Block
+    from kvboost.index.arena import Arena, Extent
 
 MAX_LEASES = 32
 
@@ -187,7 +187,7 @@ class Leases:
             self._release(lease, [number for number, pin in lease.pins.items() if pin.until_s < now_s])
 
 
-def _handle(chunk: ChunkKV, block: Block, pin: int) -> pb.Handle:
+def _handle(chunk: ChunkKV, block: Extent, pin: int) -> pb.Handle:
     return pb.Handle(
         chunk=chunk.chunk_id,
         pin=pin,

@@ -88,7 +88,7 @@ def _draw(outcomes: Sequence[Outcome], folder: Path) -> list[Path]:
 
 
 def _sustained(chosen: ModelConfig, args: argparse.Namespace) -> Sustained:
-    from kvboost.runtime.demo_model import load_model
+    from kvboost.runtime.model.demo_model import load_model
 
     from ..demo.documents import short_documents
     from ..demo.sustained import sustained

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from kvboost.protocols import ChunkCache
     from kvboost.reuse import ReuseReport
-    from kvboost.runtime.engine import Engine
+    from kvboost.runtime.serve.engine import Engine
 
     from ..reuse_map import ReuseMap
 
@@ -97,7 +97,7 @@ class _Explained:
 
 
 def _load(model: ModelConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    from kvboost.runtime.demo_model import load_model
+    from kvboost.runtime.model.demo_model import load_model
 
     return load_model(model.name_or_path, model.dtype, device=model.device, revision=model.revision, progress=step)
 
@@ -111,7 +111,7 @@ def _cache(config: Config) -> ChunkCache:
 def _run_and_store(engine: Engine, ids: list[int]) -> None:
     """Run one prompt, and wait until a similar one could find it."""
     from kvboost.index import LocalCache
-    from kvboost.runtime.explain import run_and_store
+    from kvboost.runtime.tools.explain import run_and_store
 
     run_and_store(engine, ids)
     if isinstance(engine.preparer.cache, LocalCache):
@@ -119,7 +119,7 @@ def _run_and_store(engine: Engine, ids: list[int]) -> None:
 
 
 def _explain(engine: Engine, ids: list[int]) -> _Explained:
-    from kvboost.runtime.explain import explain
+    from kvboost.runtime.tools.explain import explain
     from kvboost.segment.offsets import TokenTexts
 
     with step("Preparing the prompt"):

@@ -10,8 +10,8 @@ from .config import load_from_arguments
 from .explain import add_prompt_arguments, engine_and_prompt, hint, where
 
 if TYPE_CHECKING:
-    from kvboost.runtime.dry_run import DryRun
-    from kvboost.runtime.plan import ReuseSpan
+    from kvboost.runtime.plan.plan import ReuseSpan
+    from kvboost.runtime.tools.dry_run import DryRun
 
 HELP = "print the plan for a prompt, donor by donor, and its estimated cost, without running the model on it"
 EXAMPLE = "kvboost plan new.txt --cache unix:/run/kvboost/cache.sock --json"
@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Plan the prompt, and print what was found."""
-    from kvboost.runtime.dry_run import dry_run
+    from kvboost.runtime.tools.dry_run import dry_run
 
     config = load_from_arguments(args, cache__address=args.cache, model__name_or_path=args.model).config
     with engine_and_prompt(config, args) as (engine, ids):

@@ -34,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
-    from kvboost.runtime.answer import set_threads
+    from kvboost.runtime.serve.answer import set_threads
 
     from ..grpc_server import start_server, stop_requested
     from ..runtime_server import SERVICE_NAME, RuntimeServicer

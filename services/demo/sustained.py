@@ -76,7 +76,7 @@ def sustained(
     """
     from kvboost import LocalCache, ReusePolicy, boost, engine_of, unboost
     from kvboost.config import Config
-    from kvboost.runtime.support import examine
+    from kvboost.runtime.model.support import examine
 
     chosen = _choices(len(documents), requests, seed)
     warm_from = _warm_from(chosen, len(documents))

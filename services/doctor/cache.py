@@ -12,7 +12,7 @@ from kvboost.checksum import checksum
 from kvboost.config import CacheConfig, Config, EmbedderConfig
 from kvboost.errors import CacheUnavailableError, KVBoostError
 from kvboost.protocols import ChunkCache
-from kvboost.runtime.meter import LEAST, FetchCost, FetchMeter, path_of
+from kvboost.runtime.cost.meter import LEAST, FetchCost, FetchMeter, path_of
 from kvboost.types import Chunk, Handover, KVLayout, MatchQuery, Namespace, NewChunk, PutRequest, Span
 
 from .finding import Examination, Notes

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvboost.runtime.machine import Machine, available_bytes, this_machine
+from kvboost.runtime.model.machine import Machine, available_bytes, this_machine
 
 from .finding import Examination, Notes
 

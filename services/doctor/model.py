@@ -7,11 +7,11 @@ from collections.abc import Collection
 
 from kvboost.config import Config
 from kvboost.errors import KVBoostError
-from kvboost.runtime.checkup import Checkup, check_up, other_attention
-from kvboost.runtime.cost import CostModel
-from kvboost.runtime.demo_model import load_model
-from kvboost.runtime.local_model import local_model_dir
-from kvboost.runtime.meter import FetchCost
+from kvboost.runtime.cost.meter import FetchCost
+from kvboost.runtime.cost.model import CostModel
+from kvboost.runtime.model.demo_model import load_model
+from kvboost.runtime.model.loading import local_model_dir
+from kvboost.runtime.tools.checkup import Checkup, check_up, other_attention
 from kvboost.types import KVLayout, Tier
 
 from ..progress import step

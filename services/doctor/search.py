@@ -7,7 +7,7 @@ from pathlib import Path
 from kvboost.assets import EMBEDDER, default_cache_dir
 from kvboost.config import EmbedderConfig
 from kvboost.index.selftest import SelfTest, self_test
-from kvboost.runtime.local_model import local_model_dir
+from kvboost.runtime.model.loading import local_model_dir
 
 from .finding import Examination, Notes
 

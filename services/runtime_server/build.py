@@ -12,9 +12,9 @@ from kvboost.build import build_cache
 from kvboost.config import Config
 from kvboost.errors import CacheUnavailableError
 from kvboost.protocols import ChunkCache
-from kvboost.runtime.answer import warm_up
 from kvboost.runtime.batching import Batch
-from kvboost.runtime.demo_model import load_model
+from kvboost.runtime.model.demo_model import load_model
+from kvboost.runtime.serve.answer import warm_up
 
 from ..cache_server.build import build_served_cache
 from ..progress import step

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from queue import SimpleQueue
 
 from kvboost.runtime.batching import Ended
-from kvboost.runtime.logprobs import Logprobs
-from kvboost.runtime.text_stream import TextStream
+from kvboost.runtime.serve.logprobs import Logprobs
+from kvboost.runtime.serve.text_stream import TextStream
 from kvboost.v1 import runtime_pb2 as pb
 
 from .messages import token_event

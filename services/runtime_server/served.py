@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
-from kvboost.runtime.engine import Engine
+from kvboost.runtime.serve.engine import Engine
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from kvboost.runtime.logprobs import Logprobs
+from kvboost.runtime.serve.logprobs import Logprobs
 from kvboost.v1 import runtime_pb2 as pb
 
 from .served import ServedModel

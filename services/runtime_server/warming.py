@@ -12,7 +12,7 @@ from kvboost.errors import CacheUnavailableError, InputError, PromptError, Suppo
 from kvboost.policy import ReusePolicy
 from kvboost.published import PublishedCache
 from kvboost.runtime.batching import Batch, BatchRequest
-from kvboost.runtime.text_stream import TextStream
+from kvboost.runtime.serve.text_stream import TextStream
 from kvboost.sampling import GREEDY
 from kvboost.types import Tier
 from kvboost.v1 import runtime_pb2 as pb

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from kvboost.runtime.demo_model import demo_model_path
+from kvboost.runtime.model.demo_model import demo_model_path
 from tests.docs.blocks import COMMANDS, PAGES, ROOT, Block, blocks_of
 from tests.docs.free_ports import free_ports
 from tests.docs.statically import check

@@ -7,14 +7,14 @@ import torch
 
 from kvboost.checksum import checksum
 from kvboost.errors import ChecksumError, DataLossError, LateFetchError, TruncatedStreamError
-from kvboost.runtime.arriving import Arrival
-from kvboost.runtime.codec import pack
-from kvboost.runtime.hands import Hands
-from kvboost.runtime.placing import Placer
-from kvboost.runtime.plan import Plan, ReuseSpan
-from kvboost.runtime.rope import Pairing, Rope
-from kvboost.runtime.slab import LayerGate, SlabCache
-from kvboost.runtime.support import ModelSupport
+from kvboost.runtime.kv.codec import pack
+from kvboost.runtime.kv.layer_wise_load import LayerWiseLoad
+from kvboost.runtime.kv.placing import Placer
+from kvboost.runtime.kv.slab import LayerGate, SlabCache
+from kvboost.runtime.kv.workers import Hands
+from kvboost.runtime.model.rope import Pairing, Rope
+from kvboost.runtime.model.support import ModelSupport
+from kvboost.runtime.plan.plan import Plan, ReuseSpan
 from kvboost.types import ChunkKV, ChunkPart, Donor, KVLayout, Span, Tier
 
 LAYOUT = KVLayout(4, 2, 6, 4, "float32")
@@ -66,7 +66,7 @@ def placed(numbers):
 def test_the_slab_is_that_of_whole_chunks(numbers):
     expected, missing = placed(numbers)
     slab = SlabCache(LAYOUT, LENGTH)
-    assert Arrival(PLAN, SUPPORT, slab, Hands()).begin(parts(numbers)) == missing
+    assert LayerWiseLoad(PLAN, SUPPORT, slab, Hands()).begin(parts(numbers)) == missing
     slab.complete()
     assert torch.equal(slab.key_slab, expected.key_slab)
     assert torch.equal(slab.value_slab, expected.value_slab)
@@ -84,7 +84,7 @@ def test_each_layer_waits_for_its_own_parts_alone():
 
     for event in allowed[:2]:
         event.set()
-    Arrival(PLAN, SUPPORT, slab, Hands()).begin(slowly())
+    LayerWiseLoad(PLAN, SUPPORT, slab, Hands()).begin(slowly())
     gate = slab.layers[0].gate
     gate.wait(0)
     gate.wait(1)
@@ -106,7 +106,7 @@ def test_what_fails_late_ends_the_wait_and_names_its_cause(error):
         raise error
 
     slab = SlabCache(LAYOUT, LENGTH)
-    Arrival(PLAN, SUPPORT, slab, Hands()).begin(failing())
+    LayerWiseLoad(PLAN, SUPPORT, slab, Hands()).begin(failing())
     with pytest.raises(LateFetchError, match=type(error).__name__) as raised:
         slab.complete()
     assert raised.value.__cause__ is error
@@ -116,7 +116,7 @@ def test_what_fails_late_ends_the_wait_and_names_its_cause(error):
 
 def test_layers_that_do_not_come_are_a_loss():
     slab = SlabCache(LAYOUT, LENGTH)
-    Arrival(PLAN, SUPPORT, slab, Hands()).begin(parts(layers=range(3)))
+    LayerWiseLoad(PLAN, SUPPORT, slab, Hands()).begin(parts(layers=range(3)))
     with pytest.raises(LateFetchError, match="did not come"):
         slab.complete()
 
@@ -128,9 +128,9 @@ def test_what_fails_at_once_is_raised_as_it_is():
 
     slab = SlabCache(LAYOUT, LENGTH)
     with pytest.raises(TruncatedStreamError):
-        Arrival(PLAN, SUPPORT, slab, Hands()).begin(failing())
+        LayerWiseLoad(PLAN, SUPPORT, slab, Hands()).begin(failing())
     with pytest.raises(DataLossError, match="without being asked for"):
-        Arrival(PLAN, SUPPORT, slab, Hands()).begin(iter([ChunkPart(99, 0, b"")]))
+        LayerWiseLoad(PLAN, SUPPORT, slab, Hands()).begin(iter([ChunkPart(99, 0, b"")]))
 
 
 def test_a_gate_tells_a_failure_before_a_layer():

@@ -6,10 +6,10 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from kvboost.runtime.attention import AttentionRecorder, recording
-from kvboost.runtime.masks import position_masks
-from kvboost.runtime.slab import SlabCache, SplicePass
-from kvboost.runtime.support import examine
+from kvboost.runtime.attention.masks import position_masks
+from kvboost.runtime.attention.recording import AttentionRecorder, recording
+from kvboost.runtime.kv.slab import SlabCache, SplicePass
+from kvboost.runtime.model.support import examine
 from tests.tiny_models import SLIDING, SUPPORTED, random_ids, tiny_model
 
 LENGTH = 80

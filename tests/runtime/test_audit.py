@@ -20,11 +20,11 @@ from kvboost.api import engine_of, unboost
 from kvboost.checksum import checksum
 from kvboost.index import LocalCache
 from kvboost.policy import ReusePolicy
-from kvboost.runtime import audit
-from kvboost.runtime.audit_log import HISTORY, AuditLog, AuditRecord, figures
-from kvboost.runtime.controller import Controller
-from kvboost.runtime.ruling import STEPS
-from kvboost.runtime.shadow import ANSWER_TOKENS, Difference, Seen, Watch, compare
+from kvboost.runtime.audit import audit
+from kvboost.runtime.audit.log import HISTORY, AuditLog, AuditRecord, figures
+from kvboost.runtime.audit.shadow import ANSWER_TOKENS, Difference, Seen, Watch, difference_of
+from kvboost.runtime.control.controller import Controller
+from kvboost.runtime.control.effective_policy import STEPS
 from kvboost.types import ChunkKV, Tier
 from tests.boosting import GREEDY, boosted, document, prompt, reused, settle, step_logits, warm
 from tests.fakes import NgramEmbedder
@@ -82,14 +82,14 @@ def kl(full: Tensor, reuse: Tensor) -> float:
 @contextmanager
 def stalled(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, threading.Event]]:
     """Keep every shadow from going on; yield "one has begun" and "go on"."""
-    begun, go_on, real = threading.Event(), threading.Event(), audit.compare
+    begun, go_on, real = threading.Event(), threading.Event(), audit.difference_of
 
-    def compare(*args: Any) -> Difference:
+    def difference_of(*args: Any) -> Difference:
         begun.set()
         assert go_on.wait(30.0)
         return real(*args)
 
-    monkeypatch.setattr(audit, "compare", compare)
+    monkeypatch.setattr(audit, "difference_of", difference_of)
     try:
         yield begun, go_on
     finally:
@@ -263,10 +263,10 @@ def test_closing_waits_for_the_running_audit_and_drops_what_waits(monkeypatch: p
 def test_a_shadow_that_fails_is_counted_and_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def compare(*args: Any) -> Difference:
+    def difference_of(*args: Any) -> Difference:
         raise RuntimeError("out of memory while reading 'the secret prompt'")
 
-    monkeypatch.setattr(audit, "compare", compare)
+    monkeypatch.setattr(audit, "difference_of", difference_of)
     with boosted(policy=ALWAYS) as model, caplog.at_level(logging.WARNING, "kvboost"):
         warm(model, prompt(*DOCUMENTS))
         model.generate(orders(1)[0], **GREEDY)
@@ -303,13 +303,13 @@ def test_shadows_and_requests_at_the_same_time_do_not_disturb_each_other(attenti
         seen = Seen(
             tuple(ids[0].tolist()), tuple(alone[0][0][0, ids.shape[1] :].tolist()), logits[0], logits.argmax(-1)
         )
-        expected = compare(model, seen)
+        expected = difference_of(model, seen)
         shadows: list[Difference] = []
         stop = threading.Event()
 
         def run_shadows() -> None:
             while not stop.is_set():
-                shadows.append(compare(model, seen))
+                shadows.append(difference_of(model, seen))
 
         thread = threading.Thread(target=run_shadows)
         thread.start()

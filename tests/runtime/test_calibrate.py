@@ -6,11 +6,11 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 
-from kvboost.runtime import calibrate as room
-from kvboost.runtime.calibrate import Calibration, calibrate, calibrated
-from kvboost.runtime.cost import TimedPass
-from kvboost.runtime.fingerprint import namespace_of
-from kvboost.runtime.support import examine
+from kvboost.runtime.cost import calibrate as room
+from kvboost.runtime.cost.calibrate import Calibration, calibrate, calibrated
+from kvboost.runtime.cost.model import TimedPass
+from kvboost.runtime.model.fingerprint import namespace_of
+from kvboost.runtime.model.support import examine
 from tests.boosting import tokenizer
 from tests.tiny_models import SUPPORTED, TRAPS, tiny_model
 

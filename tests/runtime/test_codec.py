@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvboost.errors import TensorError
-from kvboost.runtime.codec import TORCH_DTYPES, pack, unpack
+from kvboost.runtime.kv.codec import TORCH_DTYPES, pack, unpack
 from kvboost.types import KVLayout
 
 layouts = st.builds(

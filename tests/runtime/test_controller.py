@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 
 from kvboost.errors import PolicyError
 from kvboost.policy import ReusePolicy
-from kvboost.runtime.confidence import rate_bounds, surely_above, surely_below
-from kvboost.runtime.controller import Controller
-from kvboost.runtime.ruling import STEPS, Ruling, ladder
+from kvboost.runtime.control.confidence import rate_bounds, surely_above, surely_below
+from kvboost.runtime.control.controller import Controller
+from kvboost.runtime.control.effective_policy import STEPS, EffectivePolicy, ladder
 from kvboost.types import Tier
 
 POLICY = ReusePolicy()
-Rate = Callable[[Ruling], float]
+Rate = Callable[[EffectivePolicy], float]
 
 
 def simulate(controller: Controller, audits: int, rate: Rate | float, seed: int, tier: Tier = Tier.EXACT) -> list[int]:
@@ -32,10 +32,10 @@ def simulate(controller: Controller, audits: int, rate: Rate | float, seed: int,
     draw = random.Random(seed)
     levels = []
     for _ in range(audits):
-        ruling = controller.admit(POLICY)
-        if tier in ruling.rules:
-            p = rate(ruling) if callable(rate) else rate
-            controller.observe(tier, ruling.rules[tier].epoch, draw.random() < p)
+        effective = controller.admit(POLICY)
+        if tier in effective.rules:
+            p = rate(effective) if callable(rate) else rate
+            controller.observe(tier, effective.rules[tier].epoch, draw.random() < p)
         status = controller.status()[tier]
         levels.append(-1 if status.off else status.level)
     return levels
@@ -100,10 +100,10 @@ def test_a_harmless_workload_stays_at_the_users_setting() -> None:
 def test_no_violation_never_touches_anything() -> None:
     controller = Controller(POLICY)
     assert set(simulate(controller, 3_000, 0.0, 0)) == {0}
-    ruling = controller.admit(POLICY)
-    assert ruling.policy is POLICY
-    assert ruling.policy_for({Tier.EXACT, Tier.SIMILAR}) is POLICY
-    assert ruling.declined == ()
+    effective = controller.admit(POLICY)
+    assert effective.policy is POLICY
+    assert effective.policy_for({Tier.EXACT, Tier.SIMILAR}) is POLICY
+    assert effective.declined == ()
 
 
 def test_a_bad_tier_is_off_within_few_audits(caplog: pytest.LogCaptureFixture) -> None:
@@ -112,9 +112,9 @@ def test_a_bad_tier_is_off_within_few_audits(caplog: pytest.LogCaptureFixture) -
         levels = simulate(controller, 2 * (STEPS + 1), 1.0, 0)
     assert levels[-1] == -1
     assert -1 not in levels[:-1]
-    ruling = controller.admit(POLICY)
-    assert ruling.policy.tiers == (Tier.PREFIX, Tier.SIMILAR)
-    assert [reason.split(":")[0] for reason in ruling.declined] == ["tier 'exact' switched off by the audit"]
+    effective = controller.admit(POLICY)
+    assert effective.policy.tiers == (Tier.PREFIX, Tier.SIMILAR)
+    assert [reason.split(":")[0] for reason in effective.declined] == ["tier 'exact' switched off by the audit"]
     assert len(caplog.records) == 1
     assert "tried again after 1000 requests" in caplog.messages[0]
     assert controller.status()[Tier.SIMILAR].off is False
@@ -143,9 +143,9 @@ def test_a_share_slightly_above_the_bound_is_found_in_the_end() -> None:
     assert 1_000 < i < 3_999
 
 
-def ratio_helps(ruling: Ruling) -> float:
+def ratio_helps(effective: EffectivePolicy) -> float:
     """Too many violations at the user's ratio, next to none above it."""
-    return 0.2 if ruling.policy_for({Tier.EXACT}).recompute_ratio <= POLICY.recompute_ratio else 0.004
+    return 0.2 if effective.policy_for({Tier.EXACT}).recompute_ratio <= POLICY.recompute_ratio else 0.004
 
 
 def test_a_higher_ratio_that_helps_is_kept_and_does_not_swing() -> None:
@@ -193,10 +193,10 @@ def test_a_tier_that_recovers_comes_back_down_to_the_users_setting() -> None:
 def test_tiers_are_judged_apart() -> None:
     controller = Controller(POLICY)
     for _ in range(20):
-        ruling = controller.admit(POLICY)
+        effective = controller.admit(POLICY)
         for tier, violated in ((Tier.EXACT, False), (Tier.SIMILAR, True)):
-            if tier in ruling.rules:
-                controller.observe(tier, ruling.rules[tier].epoch, violated)
+            if tier in effective.rules:
+                controller.observe(tier, effective.rules[tier].epoch, violated)
     status = controller.status()
     assert status[Tier.SIMILAR].off
     assert status[Tier.EXACT].level == 0
@@ -254,23 +254,23 @@ def test_a_ruling_is_never_looser_than_the_users_policy(
     for exact, violated in audits:
         tier = Tier.EXACT if exact else Tier.SIMILAR
         for policy in (own, call):
-            ruling = controller.admit(policy)
-            assert set(ruling.policy.tiers) <= set(policy.tiers)
-            assert ruling.policy.threshold >= policy.threshold
-            assert ruling.policy_for(ruling.policy.tiers).recompute_ratio >= policy.recompute_ratio
-            if tier in ruling.rules:
-                controller.observe(tier, ruling.rules[tier].epoch, violated)
+            effective = controller.admit(policy)
+            assert set(effective.policy.tiers) <= set(policy.tiers)
+            assert effective.policy.threshold >= policy.threshold
+            assert effective.policy_for(effective.policy.tiers).recompute_ratio >= policy.recompute_ratio
+            if tier in effective.rules:
+                controller.observe(tier, effective.rules[tier].epoch, violated)
 
 
 def test_a_plan_takes_the_ratio_of_the_strictest_of_its_tiers() -> None:
     controller = Controller(POLICY)
     for _ in range(2):
         controller.observe(Tier.SIMILAR, 0, True)
-    ruling = controller.admit(POLICY)
+    effective = controller.admit(POLICY)
     raised = POLICY.recompute_ratio + (POLICY.max_recompute_ratio - POLICY.recompute_ratio) / STEPS
-    assert ruling.policy.threshold == pytest.approx(POLICY.threshold + (1.0 - POLICY.threshold) / (STEPS + 1))
-    assert ruling.policy_for({Tier.EXACT}).recompute_ratio == POLICY.recompute_ratio
-    assert ruling.policy_for({Tier.EXACT, Tier.SIMILAR}).recompute_ratio == pytest.approx(raised)
+    assert effective.policy.threshold == pytest.approx(POLICY.threshold + (1.0 - POLICY.threshold) / (STEPS + 1))
+    assert effective.policy_for({Tier.EXACT}).recompute_ratio == POLICY.recompute_ratio
+    assert effective.policy_for({Tier.EXACT, Tier.SIMILAR}).recompute_ratio == pytest.approx(raised)
 
 
 # ------------------------------------------------------------------------------------------- the policy fields

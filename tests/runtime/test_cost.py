@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvboost.runtime.cost import CostModel, TimedPass, fit
+from kvboost.runtime.cost.model import CostModel, TimedPass, fit
 
 TRUE = CostModel(0.05, 0.004, 2e-6, 1e-10, 4e-10)
 SIZES = [(8, 0), (64, 0), (64, 2048), (500, 0), (2000, 0), (100, 4000), (30, 8000)]

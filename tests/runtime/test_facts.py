@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvboost.runtime.facts import changes_fact
+from kvboost.runtime.plan.facts import changes_fact
 
 FACTS = [
     # numbers

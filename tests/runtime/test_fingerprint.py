@@ -4,8 +4,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from kvboost.runtime.fingerprint import adapter_key, namespace_of, tokenizer_digest
-from kvboost.runtime.support import examine
+from kvboost.runtime.model.fingerprint import adapter_key, namespace_of, tokenizer_digest
+from kvboost.runtime.model.support import examine
 from tests.boosting import tokenizer
 from tests.tiny_models import tiny_model, tiny_tokenizer
 

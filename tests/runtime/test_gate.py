@@ -5,13 +5,13 @@ import json
 import pytest
 import torch
 
-from kvboost.runtime import gate
-from kvboost.runtime.fingerprint import namespace_of
-from kvboost.runtime.gate import pass_gate, run_gate
-from kvboost.runtime.masks import position_masks
-from kvboost.runtime.rope import Pairing, Rope
-from kvboost.runtime.slab import SlabLayer
-from kvboost.runtime.support import APPROXIMATE, ModelSupport, examine
+from kvboost.runtime.attention.masks import position_masks
+from kvboost.runtime.kv.slab import SlabLayer
+from kvboost.runtime.model.fingerprint import namespace_of
+from kvboost.runtime.model.rope import Pairing, Rope
+from kvboost.runtime.model.support import APPROXIMATE, ModelSupport, examine
+from kvboost.runtime.prepare import startup_check as gate
+from kvboost.runtime.prepare.startup_check import pass_startup_check, run_gate
 from kvboost.types import Tier
 from tests.boosting import tokenizer
 from tests.tiny_models import ROPE_SCALING, SLIDING, SUPPORTED, TRAPS, tiny_model
@@ -102,7 +102,7 @@ def test_fails_on_logits_that_are_not_finite():
 
 
 def test_fails_when_attention_cannot_be_recorded(monkeypatch):
-    monkeypatch.setattr("kvboost.runtime.attention.AttentionRecorder.add", lambda self, *_: None)
+    monkeypatch.setattr("kvboost.runtime.attention.recording.AttentionRecorder.add", lambda self, *_: None)
     model = tiny_model("llama")
     assert "attention" in run_gate(model, examine(model))
 
@@ -122,7 +122,7 @@ def verdict_file(folder):
 def test_a_model_that_fails_keeps_the_prefix_tier_and_is_told_why(opened, tmp_path, monkeypatch):
     model, support, namespace = opened
     monkeypatch.setattr(gate, "run_gate", lambda *args: "it leaks")
-    reduced = pass_gate(model, support, namespace, tmp_path)
+    reduced = pass_startup_check(model, support, namespace, tmp_path)
     assert reduced.tiers == {Tier.PREFIX}
     assert not reduced.tiers & APPROXIMATE
     assert reduced.reason == "it leaks"
@@ -131,20 +131,20 @@ def test_a_model_that_fails_keeps_the_prefix_tier_and_is_told_why(opened, tmp_pa
 @pytest.mark.parametrize("verdict", ["", "it leaks"])
 def test_the_verdict_is_kept_for_the_next_start(opened, tmp_path, monkeypatch, verdict):
     monkeypatch.setattr(gate, "run_gate", lambda *args: verdict)
-    first = pass_gate(*opened, tmp_path)
+    first = pass_startup_check(*opened, tmp_path)
 
     def again(*args):
         raise AssertionError("the gate ran twice")
 
     monkeypatch.setattr(gate, "run_gate", again)
-    assert pass_gate(*opened, tmp_path) == first
+    assert pass_startup_check(*opened, tmp_path) == first
 
 
 def test_another_attention_implementation_is_judged_anew(opened, tmp_path):
     model, support, namespace = opened
-    pass_gate(model, support, namespace, tmp_path)
+    pass_startup_check(model, support, namespace, tmp_path)
     model.config._attn_implementation = "eager"
-    pass_gate(model, support, namespace, tmp_path)
+    pass_startup_check(model, support, namespace, tmp_path)
     assert len(list((tmp_path / "gates").iterdir())) == 2
 
 
@@ -153,21 +153,21 @@ def test_another_attention_implementation_is_judged_anew(opened, tmp_path):
     ["", "{", "[]", '"reason"', "{}", "null", "17", '{"reason": null}', '{"reason": 5}', b"\xff\xfe\x00"],
 )
 def test_a_corrupt_verdict_is_ignored_and_written_again(opened, tmp_path, content):
-    expected = pass_gate(*opened, tmp_path)
+    expected = pass_startup_check(*opened, tmp_path)
     path = verdict_file(tmp_path)
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    assert pass_gate(*opened, tmp_path) == expected
+    assert pass_startup_check(*opened, tmp_path) == expected
     assert json.loads(path.read_text()) == {"reason": ""}
 
 
 def test_a_folder_that_cannot_be_written_costs_only_the_check(opened, tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
-    assert pass_gate(*opened, blocked).reason == ""
+    assert pass_startup_check(*opened, blocked).reason == ""
 
 
 def test_a_model_that_is_refused_already_is_not_checked(tmp_path):
     model = tiny_model("gpt2")
     support = examine(model)
-    assert pass_gate(model, support, namespace_of(model, tokenizer(), support), tmp_path) is support
+    assert pass_startup_check(model, support, namespace_of(model, tokenizer(), support), tmp_path) is support
     assert not (tmp_path / "gates").exists()

@@ -15,7 +15,7 @@ from transformers import (
 from transformers.generation.streamers import BaseStreamer
 
 from kvboost.policy import ReusePolicy
-from kvboost.runtime.call import _POSITIONAL
+from kvboost.runtime.serve.call import _POSITIONAL
 from kvboost.types import Tier
 from tests.boosting import boosted, document, plain, prompt, reused, tokenizer, warm
 

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from transformers import DynamicCache
 
 from kvboost.api import boost, unboost
-from kvboost.runtime import grouped
-from kvboost.runtime.grouped import GROUPED, additive, in_blocks, use_grouped, use_own
-from kvboost.runtime.masks import position_masks
-from kvboost.runtime.slab import SlabCache, SplicePass
-from kvboost.runtime.support import examine
+from kvboost.runtime.attention import grouped
+from kvboost.runtime.attention.grouped import GROUPED, additive, in_blocks, use_grouped, use_own
+from kvboost.runtime.attention.masks import position_masks
+from kvboost.runtime.kv.slab import SlabCache, SplicePass
+from kvboost.runtime.model.support import examine
 from tests.tiny_models import SLIDING, SUPPORTED, random_ids, tiny_model, tiny_tokenizer
 
 LENGTH = 60
@@ -68,7 +68,7 @@ def test_the_kernel_is_asked_for_under_a_mask(monkeypatch):
         asked.append((args[1].shape[1], kwargs["attn_mask"] is not None))
         return plain(*args, **kwargs)
 
-    monkeypatch.setattr("kvboost.runtime.grouped.scaled_dot_product_attention", spy)
+    monkeypatch.setattr("kvboost.runtime.attention.grouped.scaled_dot_product_attention", spy)
     suffix_logits(model)
     assert asked == [(model.config.num_key_value_heads, True)] * model.config.num_hidden_layers
 

@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from kvboost.runtime.hands import Hands
+from kvboost.runtime.kv.workers import Hands
 
 
 @pytest.fixture(params=[1, 2])

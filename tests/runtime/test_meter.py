@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvboost.runtime.meter import LEAST, DecayingMedian, FetchCost, FetchMeter, path_of
+from kvboost.runtime.cost.meter import LEAST, DecayingMedian, FetchCost, FetchMeter, path_of
 from kvboost.types import ChunkKV, Handover
 
 positive = st.floats(1e-9, 1e6)

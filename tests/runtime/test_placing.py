@@ -5,13 +5,13 @@ import torch
 
 from kvboost.checksum import checksum
 from kvboost.errors import ChecksumError, TensorError
-from kvboost.runtime.codec import pack
-from kvboost.runtime.hands import Hands
-from kvboost.runtime.placing import Placer, place_layers
-from kvboost.runtime.plan import Plan, ReuseSpan
-from kvboost.runtime.rope import Pairing, Rope, rotated
-from kvboost.runtime.slab import SlabCache
-from kvboost.runtime.support import ModelSupport
+from kvboost.runtime.kv.codec import pack
+from kvboost.runtime.kv.placing import Placer, place_layers
+from kvboost.runtime.kv.slab import SlabCache
+from kvboost.runtime.kv.workers import Hands
+from kvboost.runtime.model.rope import Pairing, Rope, rotated
+from kvboost.runtime.model.support import ModelSupport
+from kvboost.runtime.plan.plan import Plan, ReuseSpan
 from kvboost.types import ChunkKV, Donor, KVLayout, Span, Tier
 
 ONE = Rope((1.0, 0.1), Pairing.HALF)
@@ -93,7 +93,7 @@ def test_bytes_that_change_while_they_are_placed_are_refused(monkeypatch):
         payload[3] ^= 4
         place_layers(*args)
 
-    monkeypatch.setattr("kvboost.runtime.placing.place_layers", meanwhile)
+    monkeypatch.setattr("kvboost.runtime.kv.placing.place_layers", meanwhile)
     with pytest.raises(ChecksumError):
         Placer(Plan(LENGTH, (piece(0, 4),)), support, slab, Hands()).place([ChunkKV(1, payload, chunk.checksum)])
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvboost.policy import REUSE_TIERS, ReusePolicy
-from kvboost.runtime.plan import Plan
-from kvboost.runtime.planner import build_plan
+from kvboost.runtime.plan.plan import Plan
+from kvboost.runtime.plan.planner import build_plan
 from kvboost.types import Donor, Match, Span, Tier
 
 ALL = frozenset(Tier)

@@ -5,9 +5,9 @@ from itertools import pairwise
 import pytest
 
 from kvboost.policy import ReusePolicy
-from kvboost.runtime.diff import compare
-from kvboost.runtime.plan import Plan, ReuseSpan
-from kvboost.runtime.planner import LONGEST_SENTENCE_TOKENS, build_plan
+from kvboost.runtime.plan.diff import token_diff
+from kvboost.runtime.plan.plan import Plan, ReuseSpan
+from kvboost.runtime.plan.planner import LONGEST_SENTENCE_TOKENS, build_plan
 from kvboost.types import Donor, Match, Span, Tier
 from tests.boosting import segmenter, tokenizer
 
@@ -127,7 +127,7 @@ def test_what_the_prefix_tier_took_is_no_change():
 
 def test_a_fact_left_out_between_two_sentences_takes_out_both():
     words = [" water", " house", " green", " tree", " not"]
-    found = compare(
+    found = token_diff(
         (0, 1, 4, 2, 3), (0, 1, 2, 3), [Span(0, 2), Span(2, 4)], 1, lambda ids: "".join(words[i] for i in ids)
     )
     assert found.blocks == ()

@@ -10,8 +10,9 @@ from transformers import StoppingCriteria, StoppingCriteriaList
 
 from kvboost.policy import ReusePolicy
 from kvboost.reuse import ReuseReport
-from kvboost.runtime.plan import Plan, ReuseSpan
-from kvboost.runtime.report import ReuseCounters, count_tiers, merge, tier_spans
+from kvboost.runtime.control.counters import ReuseCounters
+from kvboost.runtime.plan.plan import Plan, ReuseSpan
+from kvboost.runtime.prepare.report import count_tiers, merge, tier_spans
 from kvboost.types import Donor, Handover, Span, Tier
 from tests.boosting import boosted, document, new_cache, prompt, settle, warm
 from tests.faulty_cache import FaultyCache

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import DynamicCache
 
-from kvboost.runtime.rope import Pairing, Rope, rotate, rotated
-from kvboost.runtime.support import examine
+from kvboost.runtime.model.rope import Pairing, Rope, rotate, rotated
+from kvboost.runtime.model.support import examine
 from tests.tiny_models import ROPE_SCALING, SLIDING, SUPPORTED, random_ids, tiny_model
 
 FREQ = tuple(10_000.0 ** (-i / 4) for i in range(4))

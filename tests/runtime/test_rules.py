@@ -8,7 +8,7 @@ import torch
 from transformers import DynamicCache
 
 from kvboost.policy import ReusePolicy
-from kvboost.runtime.score import forced_logits, full_prefill, loss
+from kvboost.runtime.tools.score import forced_logits, full_prefill, loss
 from kvboost.types import Chunk, Segmentation, Span, Tier
 from tests.boosting import (
     boosted,

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from kvboost.runtime.rope import Pairing, Rope, rotated
-from kvboost.runtime.shift import FADE_TOKENS, MAX_WEIGHT, LayerShift, layer_shifts, plan_shift, shrunk_mean
+from kvboost.runtime.kv.residual_shift import FADE_TOKENS, MAX_WEIGHT, LayerShift, layer_shifts, plan_shift, shrunk_mean
+from kvboost.runtime.model.rope import Pairing, Rope, rotated
 from kvboost.types import Span
 
 ROPE = Rope((1.0, 0.1, 0.01), Pairing.HALF)

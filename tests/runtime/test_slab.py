@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from kvboost.runtime.slab import SlabCache, SplicePass
+from kvboost.runtime.kv.slab import SlabCache, SplicePass
 from kvboost.types import KVLayout
 
 LAYOUT = KVLayout(2, 2, 4, 6, "float32")

@@ -3,7 +3,7 @@
 import torch
 
 from kvboost.api import engine_of
-from kvboost.runtime.slab_pool import STEP_TOKENS, SlabPool
+from kvboost.runtime.kv.slab_pool import STEP_TOKENS, SlabPool
 from kvboost.types import KVLayout, Span
 from tests.boosting import GREEDY, boosted, document, prompt
 

@@ -4,11 +4,11 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from kvboost.runtime.masks import position_masks
-from kvboost.runtime.plan import Plan, ReuseSpan
-from kvboost.runtime.slab import SlabCache
-from kvboost.runtime.splice import Splice, gaps_before_tail
-from kvboost.runtime.support import examine
+from kvboost.runtime.attention.masks import position_masks
+from kvboost.runtime.kv.slab import SlabCache
+from kvboost.runtime.kv.splice import Splice, gaps_before_tail
+from kvboost.runtime.model.support import examine
+from kvboost.runtime.plan.plan import Plan, ReuseSpan
 from kvboost.types import Donor, Span, Tier
 from tests.tiny_models import SLIDING, SUPPORTED, TRAPS, random_ids, tiny_model
 

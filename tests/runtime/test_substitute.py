@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from kvboost.api import boost, unboost
 from kvboost.index import LocalCache
 from kvboost.policy import DEFAULT_TIERS, REUSE_TIERS, ReusePolicy
-from kvboost.runtime.facts import changes_fact
-from kvboost.runtime.plan import Plan, ReuseSpan
-from kvboost.runtime.planner import build_plan
-from kvboost.runtime.substitute import tokens_standing_in
+from kvboost.runtime.plan.facts import changes_fact
+from kvboost.runtime.plan.plan import Plan, ReuseSpan
+from kvboost.runtime.plan.planner import build_plan
+from kvboost.runtime.plan.substitute import tokens_standing_in
 from kvboost.types import Donor, Match, Span, Tier
 from tests.fakes import NgramEmbedder
 from tests.tiny_models import tiny_model, tiny_tokenizer

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from kvboost.errors import ModelSupportError
-from kvboost.runtime.rope import Pairing
-from kvboost.runtime.support import APPROXIMATE, examine
+from kvboost.runtime.model.rope import Pairing
+from kvboost.runtime.model.support import APPROXIMATE, examine
 from kvboost.types import Tier
 from tests.tiny_models import ROPE_SCALING, SLIDING, SUPPORTED, TRAPS, tiny_model
 
@@ -105,7 +105,7 @@ def test_an_attention_without_masks_by_position_is_refused_by_name():
     model = tiny_model("llama")
     model.config._attn_implementation = "flash_attention_2"
     # The probe itself cannot run here, so the obstacle is asked for alone.
-    from kvboost.runtime.support import _known_obstacle
+    from kvboost.runtime.model.support import _known_obstacle
 
     assert "flash_attention_2" in _known_obstacle(model)
 

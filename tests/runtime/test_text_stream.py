@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvboost.runtime.text_stream import TextStream
+from kvboost.runtime.serve.text_stream import TextStream
 from tests.tiny_models import tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()

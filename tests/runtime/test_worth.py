@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from kvboost.policy import REPAIRS, ReusePolicy
 from kvboost.reuse import ReuseReport
-from kvboost.runtime.calibrate import Calibration
-from kvboost.runtime.cost import CostModel, TimedPass
-from kvboost.runtime.estimate import Rates
-from kvboost.runtime.meter import LEAST, FetchCost
-from kvboost.runtime.plan import Plan, ReuseSpan
-from kvboost.runtime.support import APPROXIMATE, ModelSupport
-from kvboost.runtime.worth import LEAST_LOSS_S, TRIED_AGAIN, Costs, judge
+from kvboost.runtime.cost.calibrate import Calibration
+from kvboost.runtime.cost.cost_gate import LEAST_LOSS_S, TRIED_AGAIN, Costs, judge
+from kvboost.runtime.cost.estimate import Estimator
+from kvboost.runtime.cost.meter import LEAST, FetchCost
+from kvboost.runtime.cost.model import CostModel, TimedPass
+from kvboost.runtime.model.support import APPROXIMATE, ModelSupport
+from kvboost.runtime.plan.plan import Plan, ReuseSpan
 from kvboost.types import Donor, Handover, KVLayout, Span, Tier
 from tests.boosting import GREEDY, boosted, document, new_cache, plain, prompt, reused, settle, warm
 from tests.faulty_cache import FaultyCache
@@ -57,7 +57,7 @@ def plans(draw):
 few = st.floats(0.0, 1e-2)
 models = st.builds(CostModel, st.floats(0.0, 1.0), st.floats(1e-7, 1e-2), st.floats(0.0, 1e-5), few, few)
 fetches = st.builds(FetchCost, st.floats(0.0, 10.0), st.floats(0.0, 1e-5))
-rates = st.builds(Rates, models, fetches, st.just(LAYOUT))
+rates = st.builds(Estimator, models, fetches, st.just(LAYOUT))
 policies = st.builds(ReusePolicy, repair=st.sampled_from(REPAIRS), recompute_ratio=st.floats(0.0, 1.0))
 
 
@@ -96,14 +96,14 @@ def test_more_repair_never_looks_cheaper(plan, known, one, other):
 
 @given(plans(), rates)
 def test_free_fetching_is_always_worth_it(plan, known):
-    free = Rates(replace(known.model, copy_byte_s=0.0, rotate_byte_s=0.0), FetchCost(0.0, 0.0), LAYOUT)
+    free = Estimator(replace(known.model, copy_byte_s=0.0, rotate_byte_s=0.0), FetchCost(0.0, 0.0), LAYOUT)
     assert judge(plan, ReusePolicy(repair="none"), free).plan is plan
 
 
 @given(plans(), models)
 def test_a_cache_that_takes_for_ever_is_never_worth_it(plan, model):
     assume(model.forward_s(plan.num_tokens) < 1e5)
-    assert judge(plan, POLICY, Rates(model, FetchCost(1e6, 0.0), LAYOUT)).plan.reuse == ()
+    assert judge(plan, POLICY, Estimator(model, FetchCost(1e6, 0.0), LAYOUT)).plan.reuse == ()
 
 
 def test_a_long_prefix_from_a_near_cache_survives_estimates_that_are_wrong_by_far():
@@ -111,7 +111,7 @@ def test_a_long_prefix_from_a_near_cache_survives_estimates_that_are_wrong_by_fa
     for wrong in (0.1, 10.0):
         rough = replace(MODEL, token_s=MODEL.token_s * wrong, pair_s=MODEL.pair_s * wrong)
         slow = FetchCost(NEAR.round_trip_s * 10, NEAR.byte_s * 10)
-        assert judge(plan, POLICY, Rates(rough, slow, LAYOUT)).reason is None
+        assert judge(plan, POLICY, Estimator(rough, slow, LAYOUT)).reason is None
 
 
 def test_runs_whose_donors_are_much_longer_are_computed_instead():
@@ -119,7 +119,7 @@ def test_runs_whose_donors_are_much_longer_are_computed_instead():
     far = FetchCost(0.01, 1 / 50e6)
     good = span(0, 600)
     bad = [span(700 + 100 * i, 708 + 100 * i, donor_tokens=200) for i in range(5)]
-    verdict = judge(Plan(1400, (good, *bad)), POLICY, Rates(MODEL, far, LAYOUT))
+    verdict = judge(Plan(1400, (good, *bad)), POLICY, Estimator(MODEL, far, LAYOUT))
     assert verdict.plan.reuse == (good,)
     assert verdict.reason is not None
     assert "40 tokens in 5 of 6 runs" in verdict.reason
@@ -128,8 +128,8 @@ def test_runs_whose_donors_are_much_longer_are_computed_instead():
 def test_a_loss_that_nobody_notices_is_let_be():
     tiny = CostModel(0.0, 1e-6, 0.0, 1e-10, 1e-10)
     plan = Plan(100, (span(0, 90),))
-    assert judge(plan, POLICY, Rates(tiny, FetchCost(LEAST_LOSS_S * 0.9, 0.0), LAYOUT)).reason is None
-    assert judge(plan, POLICY, Rates(tiny, FetchCost(LEAST_LOSS_S * 1.1, 0.0), LAYOUT)).reason is not None
+    assert judge(plan, POLICY, Estimator(tiny, FetchCost(LEAST_LOSS_S * 0.9, 0.0), LAYOUT)).reason is None
+    assert judge(plan, POLICY, Estimator(tiny, FetchCost(LEAST_LOSS_S * 1.1, 0.0), LAYOUT)).reason is not None
 
 
 PLAN = Plan(1000, (span(0, 900, Tier.PREFIX),))

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from kvboost.errors import CacheUnavailableError, FallbackWarning
-from kvboost.runtime.report import ReuseCounters
-from kvboost.runtime.writer import Writer
+from kvboost.runtime.control.counters import ReuseCounters
+from kvboost.runtime.serve.writer import Writer
 from kvboost.types import NewChunk, PutReceipt, PutRequest, Span
 
 

@@ -227,7 +227,7 @@ def test_demo_draws_maps_and_prints_where_they_are(tiny_run: tuple[Path, str]) -
 def test_documents_have_the_demo_models_size() -> None:
     from transformers import AutoTokenizer
 
-    from kvboost.runtime.demo_model import demo_model_dir
+    from kvboost.runtime.model.demo_model import demo_model_dir
 
     tokenizer = AutoTokenizer.from_pretrained(demo_model_dir())
     sizes = [len(tokenizer(f"{text}\n\n")["input_ids"]) for text in documents()]

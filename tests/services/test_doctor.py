@@ -17,9 +17,9 @@ from kvboost.client import CacheClient
 from kvboost.config import Config, EmbedderConfig
 from kvboost.index import LocalCache, selftest
 from kvboost.index.selftest import SelfTest
-from kvboost.runtime.cost import CostModel
-from kvboost.runtime.machine import Machine
-from kvboost.runtime.meter import FetchCost
+from kvboost.runtime.cost.meter import FetchCost
+from kvboost.runtime.cost.model import CostModel
+from kvboost.runtime.model.machine import Machine
 from kvboost.services import cli
 from kvboost.services.doctor import cache as cache_room
 from kvboost.services.doctor import machine as machine_room
@@ -127,7 +127,7 @@ def test_a_model_that_cannot_be_cached_is_broken(
 def test_a_model_that_fails_the_gate(
     model_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvboost.runtime.checkup.run_gate", lambda *_: "it leaks")
+    monkeypatch.setattr("kvboost.runtime.tools.checkup.run_gate", lambda *_: "it leaks")
     status, shown = doctor(capsys, "--model", model_dir)
     assert status == 0
     assert any("the start-up gate failed: it leaks" in text for text in findings(shown, "model", "warning"))

@@ -12,7 +12,7 @@ from kvboost.api import engine_of
 from kvboost.client import CacheClient
 from kvboost.errors import FallbackWarning, TruncatedStreamError
 from kvboost.policy import ReusePolicy
-from kvboost.runtime.meter import FetchMeter
+from kvboost.runtime.cost.meter import FetchMeter
 from kvboost.types import ChunkPart, Handover
 from tests.boosting import GREEDY, boosted, document, plain, prompt
 from tests.servers import RunningServer, cache_server
@@ -71,7 +71,7 @@ def test_layer_by_layer_gives_the_answer_of_whole_chunks(
     answers = {}
     for way in ("parts", "chunks"):
         if way == "chunks":
-            monkeypatch.setattr("kvboost.runtime.prepare.PartSource", type("Nobody", (), {}))
+            monkeypatch.setattr("kvboost.runtime.prepare.prepare.PartSource", type("Nobody", (), {}))
         with boosted("llama", client, policy) as model:
             model.generate(FIRST, **GREEDY)
             out = model.generate(SECOND, **GREEDY, return_dict_in_generate=True, output_logits=True)

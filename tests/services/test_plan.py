@@ -54,7 +54,7 @@ def test_the_models_pass_is_not_run_on_the_prompt(model_dir: Path, monkeypatch: 
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("the prompt was prepared")
 
-    monkeypatch.setattr("kvboost.runtime.prepare.Preparer.prepare", refuse)
+    monkeypatch.setattr("kvboost.runtime.prepare.prepare.Preparer.prepare", refuse)
     assert cli.main(["plan", "new.txt", "--model", str(model_dir)]) == 0
 
 

@@ -14,7 +14,7 @@ import torch
 from kvboost.client import RuntimeClient
 from kvboost.client.runtime_types import Answer, ChatMessage, Finish, TokenPiece
 from kvboost.errors import InputError, RuntimeUnavailableError
-from kvboost.runtime.answer import warm_up
+from kvboost.runtime.serve.answer import warm_up
 from kvboost.sampling import GREEDY, Sampling
 from kvboost.services.runtime_server import ServedModel
 from kvboost.services.runtime_server.inputs import read_ask, token_ids_of

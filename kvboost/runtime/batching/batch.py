@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from kvboost.errors import RuntimeUnavailableError
-from kvboost.runtime.answer import generate_answer
 from kvboost.runtime.batching.budget import ByteBudget
 from kvboost.runtime.batching.check import batching_obstacle
 from kvboost.runtime.batching.request import BatchRequest, Ended, Listener
 from kvboost.runtime.batching.row import Row, with_stages
 from kvboost.runtime.batching.step import decode_step
 from kvboost.runtime.batching.waiting import Promise, Waiting, WaitingList
-from kvboost.runtime.engine import FLUSH_TIMEOUT_S, Engine
+from kvboost.runtime.serve.answer import generate_answer
+from kvboost.runtime.serve.engine import FLUSH_TIMEOUT_S, Engine
 
 _POLL_S = 0.02
 # What preparing a prompt counts at least, in tokens: look-up, fetch and repair take time as well.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from kvboost.errors import InputError
 from kvboost.runtime.batching.request import BatchRequest
-from kvboost.runtime.machine import available_bytes
-from kvboost.runtime.prepare import Preparer
-from kvboost.runtime.slab import HEAD_ROOM_TOKENS
+from kvboost.runtime.kv.slab import HEAD_ROOM_TOKENS
+from kvboost.runtime.model.machine import available_bytes
+from kvboost.runtime.prepare.prepare import Preparer
 
 SHARE_OF_FREE = 0.5
 """What is taken of the memory that is free when the model has been loaded: passes need room for themselves."""

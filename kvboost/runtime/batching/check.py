@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from kvboost.runtime.attention import attention_of
+from kvboost.runtime.attention.recording import attention_of
 from kvboost.runtime.batching.step import decode_step
-from kvboost.runtime.prepare import Preparer
-from kvboost.runtime.slab import SlabCache
-from kvboost.runtime.support import MASKED_ATTENTION
+from kvboost.runtime.kv.slab import SlabCache
+from kvboost.runtime.model.support import MASKED_ATTENTION
+from kvboost.runtime.prepare.prepare import Preparer
 from kvboost.types import Tier
 
 _LENGTHS = (5, 23, 40)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kvboost.runtime.splice import Splice
+from kvboost.runtime.kv.splice import Splice
 
 
 class Prefill:

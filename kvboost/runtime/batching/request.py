@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from kvboost.policy import ReusePolicy
-from kvboost.runtime.answer import GeneratedAnswer
-from kvboost.runtime.logprobs import OnLogprobs
+from kvboost.runtime.serve.answer import GeneratedAnswer
+from kvboost.runtime.serve.logprobs import OnLogprobs
 from kvboost.sampling import Sampling
 from kvboost.types import PutReceipt
 

@@ -10,17 +10,17 @@ import torch
 from torch import Tensor
 
 from kvboost.reuse import ReuseReport
-from kvboost.runtime.answer import GeneratedAnswer
+from kvboost.runtime.audit.shadow import Watch
 from kvboost.runtime.batching.prefill import Prefill
 from kvboost.runtime.batching.request import BatchRequest, Ended, Listener
 from kvboost.runtime.batching.sampler import Sampler
-from kvboost.runtime.engine import Engine, end_tokens
-from kvboost.runtime.logprobs import logprobs_of
-from kvboost.runtime.plan import Plan
-from kvboost.runtime.prepare import Prepared, Stages
-from kvboost.runtime.shadow import Watch
-from kvboost.runtime.slab import HEAD_ROOM_TOKENS, SlabCache
-from kvboost.runtime.splice import Splice
+from kvboost.runtime.kv.slab import HEAD_ROOM_TOKENS, SlabCache
+from kvboost.runtime.kv.splice import Splice
+from kvboost.runtime.plan.plan import Plan
+from kvboost.runtime.prepare.prepare import Prepared, Stages
+from kvboost.runtime.serve.answer import GeneratedAnswer
+from kvboost.runtime.serve.engine import Engine, end_tokens
+from kvboost.runtime.serve.logprobs import logprobs_of
 
 # A limit far above what is usually answered must not cost memory: the slab grows when it has to.
 _MOST_NEW_TOKENS = 1024

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kvboost.runtime.answer import generation_arguments
+from kvboost.runtime.serve.answer import generation_arguments
 from kvboost.sampling import Sampling
 
 

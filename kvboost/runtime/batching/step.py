@@ -10,10 +10,9 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
+from kvboost.runtime.attention.masks import layer_types, position_masks
 from kvboost.runtime.batching.attention import RowsKV, attending
-from kvboost.runtime.masks import position_masks
-from kvboost.runtime.slab import SlabCache
-from kvboost.runtime.support import layer_types
+from kvboost.runtime.kv.slab import SlabCache
 
 
 class _RowsLayer(DynamicLayer):

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kvboost.runtime.plan import Plan
-from kvboost.runtime.slab import SlabCache
+from kvboost.runtime.kv.slab import SlabCache
+from kvboost.runtime.plan.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from kvboost.errors import ModelSupportError
-from kvboost.runtime.masks import position_masks
+from kvboost.runtime.attention.masks import position_masks
+from kvboost.runtime.kv.slab import SlabCache
+from kvboost.runtime.model.support import last_logits_only
 from kvboost.runtime.repair.base import RepairContext, Selection
-from kvboost.runtime.slab import SlabCache
-from kvboost.runtime.support import last_logits_only
 
 PROBE_LAYER = 1
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from kvboost.runtime.plan import Run
+from kvboost.runtime.plan.plan import Run
 from kvboost.runtime.repair.base import RepairContext, Selection
 
 

@@ -62,12 +62,12 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 
-from kvboost.runtime.attention import AttentionRecorder, recording
-from kvboost.runtime.masks import position_masks
-from kvboost.runtime.plan import Plan
+from kvboost.runtime.attention.masks import position_masks
+from kvboost.runtime.attention.recording import AttentionRecorder, recording
+from kvboost.runtime.kv.slab import PassEnded, SplicePass
+from kvboost.runtime.model.support import last_logits_only
+from kvboost.runtime.plan.plan import Plan
 from kvboost.runtime.repair.base import RepairContext, Selection
-from kvboost.runtime.slab import PassEnded, SplicePass
-from kvboost.runtime.support import last_logits_only
 from kvboost.types import Tier
 
 MIN_QUESTION_TOKENS = 16

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kvboost.reuse import ReuseReport
-from kvboost.runtime.answer import generate_answer
 from kvboost.runtime.batching import Batch, BatchRequest, Ended
-from kvboost.runtime.engine import Engine
+from kvboost.runtime.serve.answer import generate_answer
+from kvboost.runtime.serve.engine import Engine
 from kvboost.sampling import GREEDY, Sampling
 
 TIMEOUT_S = 60

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from kvboost.policy import ReusePolicy
 from kvboost.runtime.batching import Batch
-from kvboost.runtime.engine import Engine
+from kvboost.runtime.serve.engine import Engine
 from kvboost.sampling import Sampling
 from kvboost.types import PutReceipt, Tier
 from tests.boosting import boosted, document, prompt, settle, warm

@@ -10,7 +10,7 @@ from kvboost.config import load
 from kvboost.errors import ConfigError, InputError
 from kvboost.runtime.batching import Batch
 from kvboost.runtime.batching.budget import ByteBudget
-from kvboost.runtime.engine import Engine
+from kvboost.runtime.serve.engine import Engine
 from tests.runtime.batching.listeners import TIMEOUT_S, Heard, alone, ask, request
 from tests.runtime.batching.test_batch import batch_of, ids
 from tests.runtime_service import runtime_service

@@ -13,8 +13,8 @@ import pytest
 
 from kvboost.errors import FallbackWarning, KVBoostError, RuntimeBusyError, RuntimeUnavailableError
 from kvboost.runtime.batching import Batch
-from kvboost.runtime.engine import Engine
-from kvboost.runtime.slab import SlabCache
+from kvboost.runtime.kv.slab import SlabCache
+from kvboost.runtime.serve.engine import Engine
 from kvboost.types import Tier
 from tests.boosting import boosted, document, new_cache, prompt, settle
 from tests.faulty_cache import FaultyCache

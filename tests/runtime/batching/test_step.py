@@ -7,11 +7,11 @@ import threading
 import pytest
 import torch
 
-from kvboost.runtime.attention import attention_of
+from kvboost.runtime.attention.recording import attention_of
 from kvboost.runtime.batching.attention import RowsKV, attending
 from kvboost.runtime.batching.step import decode_step
-from kvboost.runtime.slab import SlabCache
-from kvboost.runtime.support import examine
+from kvboost.runtime.kv.slab import SlabCache
+from kvboost.runtime.model.support import examine
 from tests.tiny_models import SLIDING, SUPPORTED, random_ids, tiny_model
 
 LENGTHS = (2, 90, 33, 60)  # some beyond the windows of 32

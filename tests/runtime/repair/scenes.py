@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from kvboost.runtime.plan import Plan, ReuseSpan
+from kvboost.runtime.kv.slab import SlabCache
+from kvboost.runtime.kv.splice import Splice, gaps_before_tail
+from kvboost.runtime.model.support import examine
+from kvboost.runtime.plan.plan import Plan, ReuseSpan
 from kvboost.runtime.repair import Repair, RepairContext, Selection
-from kvboost.runtime.slab import SlabCache
-from kvboost.runtime.splice import Splice, gaps_before_tail
-from kvboost.runtime.support import examine
 from kvboost.types import Donor, Span, Tier
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kvboost.runtime.plan import Plan, ReuseSpan
+from kvboost.runtime.plan.plan import Plan, ReuseSpan
 from kvboost.runtime.repair.query import prior
 from kvboost.types import Donor, Span, Tier
 

@@ -1,0 +1,144 @@
+"""Which keys a few query tokens attend to, read off the unchanged model while it runs.
+
+The model is switched to a registered attention function for one pass. That function takes the recorder from
+the context of its own thread: a pass of another thread meanwhile finds none and gets the attention it asked for.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from kvboost.runtime.attention.grouped import GROUPED
+
+_RECORDER: ContextVar[AttentionRecorder | None] = ContextVar("kvboost_recorder", default=None)
+_PREFIX = "kvboost_recording_"
+_TINY = torch.finfo(torch.float32).tiny
+_OWN = re.compile("^(kvboost_[a-z]+_)+")  # how our attentions are named, before the one that each stands for
+
+
+def attention_of(model: PreTrainedModel) -> str:
+    """Return the attention that ``model`` was loaded with, also while it is switched to one of ours."""
+    name: str = model.config._attn_implementation
+    return _OWN.sub("", name)
+
+
+def takes_additive_masks(model: PreTrainedModel) -> bool:
+    """Return whether ``model``'s attention wants a mask that is added to the scores, not a boolean one."""
+    name: str = model.config._attn_implementation
+    return name.endswith((GROUPED, "eager"))
+
+
+@dataclass
+class AttentionRecorder:
+    """Sums the attention that each key receives; written to by the attention function during one pass.
+
+    Attributes
+    ----------
+    total
+        ``[length]`` fp32, the sum over layers of the mean over heads and query tokens.
+    carried
+        ``[length]`` fp32, the same with each weight times the norm of the value that it carries, relative to the mean
+        norm of its head: what a token adds to the output, not only how much it is looked at (Kobayashi et al.,
+        "Attention is not only a weight", EMNLP 2020).
+    layers
+        How many layers were recorded.
+    """
+
+    total: Tensor
+    carried: Tensor = field(init=False)
+    layers: int = 0
+
+    def __post_init__(self) -> None:
+        self.carried = torch.zeros_like(self.total)
+
+    def add(self, weights: Tensor, values: Tensor) -> None:
+        """Add one layer's attention weights (``[kv_heads, group * Q, length]``) over ``[kv_heads, length, dim]``."""
+        by_head = weights.mean(dim=1)
+        norms = values.float().norm(dim=-1)
+        self.total += by_head.mean(dim=0)
+        self.carried += (by_head * (norms / norms.mean(dim=-1, keepdim=True).clamp_min(_TINY))).mean(dim=0)
+        self.layers += 1
+
+
+@contextmanager
+def recording(model: PreTrainedModel, recorder: AttentionRecorder) -> Iterator[None]:
+    """Have ``model``'s attention recorded in this thread; callers take turns, since the model is switched."""
+    token = _RECORDER.set(recorder)
+    before = model.config._attn_implementation
+    model.config._attn_implementation = _PREFIX + before
+    try:
+        yield
+    finally:
+        model.config._attn_implementation = before
+        _RECORDER.reset(token)
+
+
+def recorded_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    recorder: AttentionRecorder,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+) -> tuple[Tensor, None]:
+    """Attention over grouped heads that keeps its weights; batch size 1, mask boolean or additive.
+
+    Returns
+    -------
+    tuple
+        Output ``[1, Q, heads, value_dim]``, as transformers' attention functions return it.
+    """
+    _, heads, count, dim = query.shape
+    kv_heads = key.shape[1]
+    grouped = query[0].reshape(kv_heads, -1, dim) * (dim**-0.5 if scaling is None else scaling)
+    scores = torch.matmul(grouped, key[0].transpose(1, 2)).float()
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    scores = scores.view(heads, count, -1)
+    if mask is not None:
+        bias = mask[0, 0]
+        scores = scores.masked_fill(~bias, float("-inf")) if bias.dtype == torch.bool else scores + bias.float()
+    if s_aux is not None:
+        sink = s_aux.float().view(heads, 1, 1).expand(heads, count, 1)
+        weights = torch.cat([scores, sink], dim=-1).softmax(dim=-1)[..., :-1]
+    else:
+        weights = scores.softmax(dim=-1)
+    weights = weights.view(kv_heads, -1, weights.shape[-1])
+    recorder.add(weights, value[0])
+    output = torch.matmul(weights.to(value.dtype), value[0])
+    return output.view(heads, count, -1).transpose(0, 1)[None], None
+
+
+def _make_function(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    def attention(
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: object
+    ) -> tuple[Tensor, Tensor | None]:
+        recorder = _RECORDER.get()
+        if recorder is not None:
+            known = {name: kwargs.get(name) for name in ("scaling", "softcap", "s_aux")}
+            return recorded_attention(module, query, key, value, mask, recorder, **known)  # type: ignore[arg-type]
+        eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
+        function = ALL_ATTENTION_FUNCTIONS.get_interface(base, eager)
+        result: tuple[Tensor, Tensor | None] = function(module, query, key, value, mask, **kwargs)
+        return result
+
+    return attention
+
+
+for _base in ("sdpa", "eager", GROUPED):
+    AttentionInterface.register(_PREFIX + _base, _make_function(_base))
+    AttentionMaskInterface.register(_PREFIX + _base, ALL_MASK_ATTENTION_FUNCTIONS[_base])

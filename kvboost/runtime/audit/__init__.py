@@ -1,0 +1,1 @@
+"""Full prefill in the shadow for a sampled share of requests."""

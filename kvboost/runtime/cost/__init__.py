@@ -1,0 +1,1 @@
+"""What things cost on this machine with this model, and whether a hit is worth it."""

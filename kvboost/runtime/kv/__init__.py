@@ -1,0 +1,1 @@
+"""K/V as tensors: slabs, their bytes, placing, the splice pass, and cutting out new chunks."""

@@ -1,0 +1,61 @@
+"""New chunks for the cache, cut out of a finished request's slab."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from kvboost.protocols import PromptSegmenter
+from kvboost.runtime.kv.codec import pack
+from kvboost.runtime.plan.plan import Plan
+from kvboost.types import KVLayout, NewChunk, Span, Tier
+
+
+def new_chunks(
+    token_ids: Sequence[int],
+    plan: Plan,
+    segmenter: PromptSegmenter,
+    keys: Tensor,
+    values: Tensor,
+    layout: KVLayout,
+) -> tuple[NewChunk, ...]:
+    """Return the chunks of a sequence that were computed here.
+
+    A chunk with approximately reused tokens is left out: it is in the cache already, and its K/V under the new
+    history are approximate. A chunk computed after such tokens is marked as not exact. A chunk that was
+    reused whole in the prefix tier is there already. From the first substitute on nothing is stored: its K/V
+    belong to a wording that the token ids do not tell.
+
+    Parameters
+    ----------
+    token_ids
+        The prompt and what was generated, ``M`` tokens, all of which have K/V.
+    plan
+        What the prompt reused.
+    keys, values
+        ``[layers, kv_heads, M, dim]``.
+    """
+    approximate = [piece.target for piece in plan.reuse if piece.tier is not Tier.PREFIX]
+    whole = {
+        piece.target
+        for piece in plan.reuse
+        if piece.tier is Tier.PREFIX and len(piece.target) == len(piece.donor.token_ids)
+    }
+    first_approximate = plan.approximate_from
+    first_substitute = plan.substitute_from
+    chunks = []
+    for chunk in segmenter.segment(token_ids).chunks:
+        span = chunk.span
+        if first_substitute is not None and span.end > first_substitute:
+            break
+        if span in whole or any(_overlap(span, other) for other in approximate):
+            continue
+        exact = first_approximate is None or span.end <= first_approximate
+        payload = pack(keys[:, :, span.start : span.end], values[:, :, span.start : span.end], layout)
+        chunks.append(NewChunk(span, chunk.text, exact, payload))
+    return tuple(chunks)
+
+
+def _overlap(a: Span, b: Span) -> bool:
+    return a.start < b.end and b.start < a.end

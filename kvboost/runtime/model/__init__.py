@@ -1,0 +1,1 @@
+"""What the runtime knows of the loaded model and of the machine."""

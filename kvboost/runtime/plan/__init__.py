@@ -1,0 +1,1 @@
+"""Token ids decide: from matches to spans that are reused or computed."""

@@ -1,0 +1,288 @@
+"""From a prompt to a slab with everything reused in place: segment, match, plan, fetch, re-rotate, repair."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from kvboost.errors import (
+    ChecksumError,
+    FallbackWarning,
+    InputError,
+    KVBoostError,
+    LateFetchError,
+    TensorError,
+    UnknownNamespaceError,
+)
+from kvboost.policy import ReusePolicy
+from kvboost.protocols import ChunkCache, PartSource, PromptSegmenter
+from kvboost.reuse import ReuseReport
+from kvboost.runtime.control.controller import Controller
+from kvboost.runtime.control.effective_policy import EffectivePolicy
+from kvboost.runtime.cost.cost_gate import Costs
+from kvboost.runtime.cost.meter import path_of
+from kvboost.runtime.kv.layer_wise_load import LayerWiseLoad, parts_of
+from kvboost.runtime.kv.placing import Placer
+from kvboost.runtime.kv.slab import HEAD_ROOM_TOKENS, SlabCache
+from kvboost.runtime.kv.slab_pool import SlabPool
+from kvboost.runtime.kv.splice import Splice, gaps_before_tail
+from kvboost.runtime.kv.workers import Hands
+from kvboost.runtime.model.support import ModelSupport
+from kvboost.runtime.plan.plan import Plan
+from kvboost.runtime.plan.planner import NOMINATED, build_plan
+from kvboost.runtime.prepare.report import count_tiers, tier_spans
+from kvboost.runtime.repair import STRATEGIES, RepairContext, Selection
+from kvboost.types import Handover, MatchQuery, Namespace, Tier
+
+
+class Stages:
+    """Seconds spent by stage."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def measure(self, name: str) -> Iterator[None]:
+        """Add the time spent inside to ``name``."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """One prompt, ready for its forward pass.
+
+    Attributes
+    ----------
+    splice
+        What is left to compute, over the slab that holds the rest.
+    recomputed
+        Positions that had a donor and are recomputed all the same.
+    effective
+        The policy that it was prepared under; None for a fallback.
+    handover
+        How the reused K/V came here.
+    """
+
+    plan: Plan
+    splice: Splice
+    recomputed: tuple[int, ...] = ()
+    recompute_ratio: float = 0.0
+    fallback: str | None = None
+    stages: Stages | None = None
+    effective: EffectivePolicy | None = None
+    handover: Handover | None = None
+
+    def report(self, ttft_s: float) -> ReuseReport:
+        """Return the report of this prompt."""
+        spans = tier_spans(self.plan, self.recomputed)
+        return ReuseReport(
+            prompt_tokens=self.plan.num_tokens,
+            tokens_by_tier=count_tiers(spans),
+            recomputed_tokens=len(self.recomputed),
+            recompute_ratio=self.recompute_ratio,
+            ttft_s=ttft_s,
+            stages_s=dict(self.stages.seconds) if self.stages is not None else {},
+            declined=self.plan.declined + (self.effective.declined if self.effective is not None else ()),
+            fallback=self.fallback,
+            similarity=min((piece.similarity for piece in self.plan.reuse), default=1.0),
+            spans=spans,
+            handover=self.handover,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Preparer:
+    """Everything that preparing a prompt needs; one per boosted model."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    segmenter: PromptSegmenter
+    cache: ChunkCache
+    namespace: Namespace
+    support: ModelSupport
+    policy: ReusePolicy
+    probe_lock: threading.Lock
+    costs: Costs
+    slabs: SlabPool
+    hands: Hands = field(default_factory=Hands)
+
+    def prepare(
+        self,
+        token_ids: Sequence[int],
+        new_tokens: int,
+        policy: ReusePolicy | None = None,
+        controller: Controller | None = None,
+        overlap: bool = False,
+    ) -> Prepared:
+        """Reuse what can be reused for a prompt of ``N`` tokens; a cache fault means full prefill.
+
+        Parameters
+        ----------
+        new_tokens
+            Tokens that will be decoded: head room of the slab.
+        policy
+            Instead of the model's own policy.
+        controller
+            Makes the policy stricter where the audits asked for it; None takes it as it is, to measure it.
+        overlap
+            Whether the forward pass may begin while K/V from another host still arrive; it may then raise
+            :class:`~kvboost.errors.LateFetchError`, and the caller is to go on with :meth:`fall_back`.
+        """
+        stages = Stages()
+        rules = policy or self.policy
+        effective = controller.admit(rules) if controller is not None else EffectivePolicy(rules)
+        try:
+            return replace(self._prepare(token_ids, new_tokens, effective, stages, overlap), effective=effective)
+        except KVBoostError as error:
+            # K/V that do not fit their layout are the cache's fault; other wrong input is the caller's.
+            if isinstance(error, InputError) and not isinstance(error, TensorError):
+                raise
+            return self.fall_back(token_ids, new_tokens, error, stages)
+
+    def fall_back(
+        self, token_ids: Sequence[int], new_tokens: int, error: KVBoostError, stages: Stages | None = None
+    ) -> Prepared:
+        """Warn of a fault of the cache, and return the prompt with nothing reused."""
+        self._mend(error)
+        warnings.warn(f"full prefill instead of reuse: {error} ({type(error).__name__})", FallbackWarning, stacklevel=3)
+        return self._blank(token_ids, new_tokens, stages or Stages(), f"{type(error).__name__}: {error}")
+
+    def _mend(self, error: BaseException | None) -> None:
+        """Spare later requests the fault: name a forgotten namespace again, evict a damaged chunk."""
+        error = error.__cause__ if isinstance(error, LateFetchError) else error
+        with contextlib.suppress(KVBoostError):
+            if isinstance(error, UnknownNamespaceError):
+                self.cache.open(self.namespace)
+            elif isinstance(error, ChecksumError) and error.chunk_id is not None:
+                self.cache.evict(self.namespace.key, [error.chunk_id])
+
+    def _prepare(
+        self, token_ids: Sequence[int], new_tokens: int, effective: EffectivePolicy, stages: Stages, overlap: bool
+    ) -> Prepared:
+        plan = self.plan(token_ids, effective.policy, stages)
+        plan = self.costs.weigh(plan, effective.policy, path_of(self.cache))
+        if not plan.reuse:
+            return self._blank(token_ids, new_tokens, stages, None, plan)
+        with stages.measure("fetch"):
+            cache = self.slabs.take(len(token_ids) + new_tokens + HEAD_ROOM_TOKENS)
+            handover, missing = self._fetch(plan, cache, overlap)
+            if missing:
+                plan = plan.without(missing, "evicted between match and fetch")
+                plan = plan if Tier.EXACT in self.support.tiers else plan.leading()
+            for span in plan.compute:
+                cache.clear(span)
+        policy = effective.policy_for({piece.tier for piece in plan.reuse})
+        ids = torch.tensor(token_ids, device=self.model.device)
+        with stages.measure("repair"):
+            selection, ratio = self._select(plan, cache, ids, policy)
+        assembled = self._assemble(plan, cache, ids, selection, ratio, policy, stages)
+        return replace(assembled, handover=handover)
+
+    def _fetch(self, plan: Plan, cache: SlabCache, overlap: bool) -> tuple[Handover | None, set[int]]:
+        """Place the donors' K/V, or begin to; return how they came and the donors that did not."""
+        key, wanted, meter = self.namespace.key, plan.chunk_ids(), self.costs.meter
+        count = parts_of(self.support.layout.num_layers)
+        far = path_of(self.cache) is Handover.FRAMES and meter.is_slow(Handover.FRAMES)
+        if overlap and far and count > 1 and isinstance(self.cache, PartSource):
+            parts = self.cache.fetch_parts(key, wanted, count)
+            return Handover.FRAMES, LayerWiseLoad(plan, self.support, cache, self.hands).begin(meter.timed(parts))
+        placer = Placer(plan, self.support, cache, self.hands)
+        missing = placer.place(meter.timed(self.cache.fetch(key, wanted)))
+        return placer.handover, missing
+
+    def plan(self, token_ids: Sequence[int], policy: ReusePolicy, stages: Stages) -> Plan:
+        """Return what the cache would lend to a prompt of ``N`` tokens, whether or not it is worth it.
+
+        Raises what the cache raises.
+        """
+        with stages.measure("segment"):
+            segmentation = self.segmenter.segment(token_ids)
+        nominating = NOMINATED & self.support.tiers & set(policy.tiers)
+        query = MatchQuery(
+            namespace=self.namespace.key,
+            token_ids=tuple(token_ids),
+            chunks=segmentation.chunks,
+            threshold=policy.threshold if nominating else None,
+            max_nominees=policy.max_nominees,
+            # What another wording has in common with the prompt's cannot be told from its tokens.
+            min_shared_tokens=None if Tier.SUBSTITUTE in nominating else policy.min_span,
+        )
+        with stages.measure("match"):
+            matches = self.cache.match(query).matches
+        with stages.measure("plan"):
+            return build_plan(
+                token_ids,
+                matches,
+                segmentation.sentences,
+                policy,
+                self.support.tiers,
+                self._decode,
+                [chunk.span for chunk in segmentation.chunks],
+            )
+
+    def _decode(self, token_ids: Sequence[int]) -> str:
+        """Return the text of tokens, without the one that begins a prompt: it is no fact of the text behind it."""
+        begin = self.tokenizer.bos_token_id
+        text: str = self.tokenizer.decode([token for token in token_ids if token != begin])
+        return text
+
+    def _select(self, plan: Plan, cache: SlabCache, ids: Tensor, policy: ReusePolicy) -> tuple[Selection, float]:
+        """Choose the tokens to recompute; return them and the share of the reused tokens that this costs."""
+        context = RepairContext(
+            model=self.model,
+            cache=cache,
+            plan=plan,
+            token_ids=ids,
+            budget_tokens=int(policy.recompute_ratio * plan.reused_tokens),
+            question_tokens=policy.question_tokens,
+            lock=self.probe_lock,
+            head_tokens=policy.head_tokens,
+        )
+        if plan.repairable_tokens == 0 or policy.recompute_ratio == 0.0:
+            return context.nothing(), 0.0
+        if "deviation" in policy.repair:
+            cache.complete()  # it reads the slab beside the model's own passes
+        selection = STRATEGIES[policy.repair]().select(context)
+        return selection, selection.cost / plan.reused_tokens
+
+    def _assemble(
+        self,
+        plan: Plan,
+        cache: SlabCache,
+        ids: Tensor,
+        selection: Selection,
+        ratio: float,
+        policy: ReusePolicy,
+        stages: Stages,
+    ) -> Prepared:
+        gaps = gaps_before_tail(plan, ids.device)
+        scattered = torch.cat([gaps, selection.positions]).sort().values
+        shift_plan = plan if policy.shift and len(selection.positions) > 0 else None
+        if selection.declined is not None:
+            plan = plan.noting(selection.declined)
+        cache.set_length(plan.tail_start)
+        splice = Splice(cache, ids, scattered, plan.tail_start, shift_plan, self.support)
+        return Prepared(plan, splice, tuple(selection.positions.tolist()), ratio, None, stages)
+
+    def _blank(
+        self, token_ids: Sequence[int], new_tokens: int, stages: Stages, fallback: str | None, plan: Plan | None = None
+    ) -> Prepared:
+        """Return a prompt with nothing reused."""
+        ids = torch.tensor(token_ids, device=self.model.device)
+        cache = self.slabs.take(len(token_ids) + new_tokens + HEAD_ROOM_TOKENS)
+        nothing = torch.empty(0, dtype=torch.long, device=ids.device)
+        splice = Splice(cache, ids, nothing, 0, None, self.support)
+        return Prepared(plan or Plan(len(token_ids), ()), splice, fallback=fallback, stages=stages)

@@ -1,0 +1,133 @@
+"""The start-up gate: reuse is offered only where it reproduces this model's own prefill.
+
+Three checks on a random prompt long enough to reuse something: everything recomputed through the splice equals
+full prefill; half of it reused at the same position equals full prefill; keys of layer 0 moved by re-rotation
+equal keys computed there. A model that fails runs without the tiers that need what failed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import torch
+import transformers
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+
+from kvboost.assets import default_cache_dir
+from kvboost.runtime.attention.masks import position_masks
+from kvboost.runtime.attention.recording import AttentionRecorder, recording
+from kvboost.runtime.kv.slab import SlabCache, SplicePass
+from kvboost.runtime.model.rope import rotated
+from kvboost.runtime.model.support import ModelSupport
+from kvboost.runtime.model.verdicts import read_kept, write_kept
+from kvboost.types import Namespace
+
+GATE_TOKENS = 96
+# Relative difference of logits and keys between two correct ways to compute them.
+_TOLERANCE = {torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 8e-2}
+
+
+def pass_startup_check(
+    model: PreTrainedModel, support: ModelSupport, namespace: Namespace, cache_dir: Path | None = None
+) -> ModelSupport:
+    """Return ``support`` reduced to the tiers that pass; the verdict is kept on disk for the next start."""
+    if support.reason:
+        return support
+    path = (cache_dir or default_cache_dir()) / "gates" / f"{_gate_key(model, namespace)}.json"
+    kept = read_kept(path)
+    reason = kept.get("reason") if isinstance(kept, dict) else None
+    if not isinstance(reason, str):
+        reason = run_gate(model, support)
+        write_kept(path, {"reason": reason})
+    return support.without_approximate(reason) if reason else support
+
+
+@torch.no_grad()
+def run_gate(model: PreTrainedModel, support: ModelSupport) -> str:
+    """Return what fails, as a sentence, or an empty string."""
+    vocab = model.config.get_text_config(decoder=True).vocab_size
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(vocab // 10, vocab, (1, GATE_TOKENS), generator=generator).to(model.device)
+    tolerance = _TOLERANCE[model.dtype]
+    full = DynamicCache()
+    expected = model(input_ids=ids, cache=full, use_cache=True).logits[0, -1].float()
+    if not torch.isfinite(expected).all():
+        return "full prefill gives logits that are not finite"
+    for name, check in (("recompute-everything", _recompute_all), ("same-position reuse", _reuse_alternate)):
+        error = _relative(check(model, support, ids, full), expected)
+        if not error <= tolerance:
+            return f"{name} through the splice differs from full prefill by {error:.2g} (at most {tolerance:g} allowed)"
+    error = _rotation_error(model, support, ids, full)
+    if not error <= tolerance:
+        return f"re-rotated layer-0 keys differ from fresh ones by {error:.2g} (at most {tolerance:g} allowed)"
+    return "" if _records_attention(model, support, ids) else "the attention of this model cannot be recorded"
+
+
+def _recompute_all(model: PreTrainedModel, support: ModelSupport, ids: Tensor, full: DynamicCache) -> Tensor:
+    return _spliced_logits(model, support, ids, torch.arange(ids.shape[1], device=ids.device), None)
+
+
+def _reuse_alternate(model: PreTrainedModel, support: ModelSupport, ids: Tensor, full: DynamicCache) -> Tensor:
+    """Reuse every other stretch of eight tokens; compute the rest, scattered, in one pass."""
+    everywhere = torch.arange(ids.shape[1], device=ids.device)
+    return _spliced_logits(model, support, ids, everywhere[(everywhere // 8) % 2 == 1], full)
+
+
+def _spliced_logits(
+    model: PreTrainedModel, support: ModelSupport, ids: Tensor, positions: Tensor, reused: DynamicCache | None
+) -> Tensor:
+    length = ids.shape[1]
+    cache = SlabCache(support.layout, length, model.device)
+    if reused is not None:
+        kept = torch.ones(length, dtype=torch.bool, device=ids.device)
+        kept[positions] = False
+        for i, layer in enumerate(reused.layers):
+            cache.key_slab[i][:, :, kept] = layer.keys[:, :, kept]
+            cache.value_slab[i][:, :, kept] = layer.values[:, :, kept]
+    cache.set_splice(SplicePass(positions, length))
+    mask = position_masks(model, positions, length)
+    logits: Tensor = model(
+        input_ids=ids[:, positions], position_ids=positions[None], attention_mask=mask, cache=cache, use_cache=True
+    ).logits
+    return logits[0, -1].float()
+
+
+def _rotation_error(model: PreTrainedModel, support: ModelSupport, ids: Tensor, full: DynamicCache) -> float:
+    """Compare layer 0 of the second half, prefilled from position 0 and moved, with the same keys in place."""
+    rope, half = support.ropes[0], ids.shape[1] // 2
+    alone = DynamicCache()
+    model(input_ids=ids[:, half:], cache=alone, use_cache=True)
+    keys, expected = alone.layers[0].keys, full.layers[0].keys[:, :, half:].float()
+    if rope is None:
+        return _relative(keys.float(), expected)
+    cos, sin = rope.angles(torch.tensor([half], device=ids.device))
+    return _relative(rotated(keys, cos, sin, rope), expected)
+
+
+def _records_attention(model: PreTrainedModel, support: ModelSupport, ids: Tensor) -> bool:
+    length = ids.shape[1]
+    recorder = AttentionRecorder(torch.zeros(length, device=ids.device))
+    positions = torch.arange(length, device=ids.device)
+    with recording(model, recorder):
+        model(
+            input_ids=ids,
+            position_ids=positions[None],
+            attention_mask=position_masks(model, positions, length),
+            cache=SlabCache(support.layout, length, model.device),
+            use_cache=True,
+        )
+    total = recorder.total.sum().item()
+    # Weights of a layer sum to one per query, to less with an attention sink.
+    return recorder.layers == support.layout.num_layers and 0.0 < total <= recorder.layers * 1.01
+
+
+def _relative(value: Tensor, expected: Tensor) -> float:
+    return float((value - expected).norm() / (expected - expected.mean()).norm().clamp_min(1e-12))
+
+
+def _gate_key(model: PreTrainedModel, namespace: Namespace) -> str:
+    text = f"1 {namespace.key} {torch.__version__} {transformers.__version__} {model.device.type}"
+    text += f" {model.config._attn_implementation}"
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -1,0 +1,163 @@
+"""What a call to ``generate()`` asks for, and whether reuse can serve it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, PreTrainedModel
+
+from kvboost.errors import PromptError
+
+# Arguments that need K/V or inputs which this runtime does not prepare.
+_FOREIGN = (
+    "cache", "past_key_values", "cache_params", "inputs_embeds", "encoder_outputs", "position_ids", "token_type_ids",
+    "assistant_model", "custom_generate", "negative_prompt_ids", "pixel_values", "streaming_config",
+)  # fmt: skip
+# Generation settings that change how the prompt is prefilled, or that need all of its states.
+_SETTINGS = (
+    "cache_implementation", "prompt_lookup_num_tokens", "prefill_chunk_size", "penalty_alpha", "dola_layers",
+    "token_healing", "output_attentions", "output_hidden_states", "assistant_early_exit", "guidance_scale",
+)  # fmt: skip
+_DEFAULT_NEW_TOKENS = 20
+# A limit far above what is usually answered must not cost memory: the slab grows when it has to.
+_MOST_NEW_TOKENS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRow:
+    """One prompt of a batch: ``token_ids`` without the ``padding`` tokens to their left."""
+
+    token_ids: tuple[int, ...]
+    padding: int
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A call to ``generate()`` that reuse can serve.
+
+    Attributes
+    ----------
+    expand
+        Sequences decoded per prompt (beams or returned sequences).
+    new_tokens
+        Tokens to be decoded that room is made for beforehand.
+    """
+
+    rows: tuple[PromptRow, ...]
+    expand: int
+    beams: int
+    new_tokens: int
+    returns_dict: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Declined:
+    """A call that is passed on to plain ``generate()``, and why."""
+
+    reason: str
+    prompt_tokens: int
+
+
+def read_request(model: PreTrainedModel, inputs: Tensor | None, arguments: Mapping[str, Any]) -> Request | Declined:
+    """Read the arguments of a call to ``generate()``.
+
+    Raises
+    ------
+    PromptError
+        If the prompt is empty or longer than the model's context.
+    """
+    ids = inputs if inputs is not None else arguments.get("input_ids")
+    foreign = next((name for name in _FOREIGN if arguments.get(name) is not None), None)
+    if foreign is not None:
+        return Declined(f"the call brings its own {foreign}", 0 if ids is None else int(ids.numel()))
+    if not isinstance(ids, torch.Tensor) or ids.dim() != 2 or ids.numel() == 0:
+        raise PromptError("input_ids must be a tensor [batch, tokens] with at least one token; the prompt is empty")
+    settings = _Settings(model, arguments)
+    reason = settings.obstacle()
+    rows = _rows(model, ids, arguments.get("attention_mask"), settings)
+    if reason or rows is None:
+        return Declined(reason or "the attention mask is not plain left padding", int(ids.numel()))
+    _check_lengths(model, rows)
+    beams = int(settings.get("num_beams") or 1)
+    return Request(
+        rows=rows,
+        expand=max(beams, int(settings.get("num_return_sequences") or 1)),
+        beams=beams,
+        new_tokens=min(settings.new_tokens(ids.shape[1]), _MOST_NEW_TOKENS),
+        returns_dict=bool(settings.get("return_dict_in_generate")),
+    )
+
+
+class _Settings:
+    """Generation settings in the order of precedence that ``generate()`` uses."""
+
+    def __init__(self, model: PreTrainedModel, arguments: Mapping[str, Any]) -> None:
+        self._model = model
+        self._arguments = arguments
+
+    def get(self, name: str) -> Any:
+        if self._arguments.get(name) is not None:
+            return self._arguments[name]
+        given = self._arguments.get("generation_config")
+        own = self._model.generation_config
+        for config in (given, own):
+            value = getattr(config, name, None) if isinstance(config, GenerationConfig) else None
+            if value is not None:
+                return value
+        return None
+
+    def obstacle(self) -> str:
+        if self._model.training:
+            return "the model is in training mode"
+        if torch.is_autocast_enabled(self._model.device.type):
+            return "autocast is on, which gives K/V another precision than those of the cache"
+        if self.get("use_cache") is False:
+            return "use_cache is off"
+        name = next((name for name in _SETTINGS if self.get(name) not in (None, False)), None)
+        return f"{name}={self.get(name)!r} needs its own prefill" if name is not None else ""
+
+    def new_tokens(self, prompt_length: int) -> int:
+        new_tokens = self.get("max_new_tokens")
+        if new_tokens is not None:
+            return int(new_tokens)
+        max_length = self.get("max_length")
+        return max(int(max_length) - prompt_length, 1) if max_length else _DEFAULT_NEW_TOKENS
+
+
+def _rows(
+    model: PreTrainedModel, ids: Tensor, mask: Tensor | None, settings: _Settings
+) -> tuple[PromptRow, ...] | None:
+    """Return the prompts without padding, or None if the mask is more than left padding."""
+    if mask is None:
+        mask = _inferred_mask(ids, settings)
+    if mask.dim() != 2 or mask.shape != ids.shape:
+        return None
+    rows = []
+    for row_ids, row_mask in zip(ids.tolist(), mask.bool().tolist(), strict=True):
+        padding = row_mask.index(True) if True in row_mask else len(row_mask)
+        if padding == len(row_ids):
+            raise PromptError("every prompt of the batch must have at least one token that is not padding")
+        if not all(row_mask[padding:]):
+            return None
+        rows.append(PromptRow(tuple(row_ids[padding:]), padding))
+    return tuple(rows)
+
+
+def _inferred_mask(ids: Tensor, settings: _Settings) -> Tensor:
+    """Return the mask that ``generate()`` infers without one: padding only where pad is not also end of sequence."""
+    pad, ends = settings.get("pad_token_id"), settings.get("eos_token_id")
+    ends = ends if isinstance(ends, list) else [ends]
+    if pad is None or pad in ends or not bool((ids == pad).any()):
+        return torch.ones_like(ids)
+    return ids.ne(int(pad)).long()
+
+
+def _check_lengths(model: PreTrainedModel, rows: tuple[PromptRow, ...]) -> None:
+    limit = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+    longest = max(len(row.token_ids) for row in rows)
+    if limit is not None and longest > limit:
+        raise PromptError(f"the prompt has {longest} tokens, the model's context holds {limit}; shorten the prompt")

@@ -1,0 +1,1 @@
+"""Looking at a boosted model from outside: start-up figures, explanations, dry runs, scores."""
