@@ -40,6 +40,9 @@ class CacheClient:
     to a server that forgot them. Safe to use from several threads. Not usable across ``fork()``: make the client
     in the child, or start children with the ``spawn`` method.
 
+    Every call has a deadline: its own, or what is left of the caller's budget for several calls together, given with
+    ``with kvboost.deadline.within(seconds):`` around them.
+
     Parameters
     ----------
     address

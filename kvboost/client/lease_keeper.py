@@ -7,6 +7,7 @@ import threading
 import time
 
 from kvboost.client.lease import Lease, LeaseRefusedError, Opener
+from kvboost.deadline import remaining_s
 from kvboost.errors import CacheUnavailableError
 
 _log = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ class LeaseKeeper:
 
     def _open(self) -> Lease | None:
         try:
-            return Lease(self._opener, _OPEN_TIMEOUT_S)
+            return Lease(self._opener, min(_OPEN_TIMEOUT_S, remaining_s()))
         except CacheUnavailableError as error:
             _log.debug("no shared memory, frames instead: %s", error)
             wait_s = REFUSED_RETRY_S if isinstance(error, LeaseRefusedError) else RETRY_S

@@ -12,6 +12,7 @@ from kvboost.client import frames
 from kvboost.client.address import parse_address
 from kvboost.client.status import error_of
 from kvboost.client.tracing import traced_channel
+from kvboost.deadline import remaining_s
 from kvboost.errors import CacheUnavailableError
 from kvboost.v1 import cache_pb2 as pb
 from kvboost.v1 import cache_pb2_grpc as pb_grpc
@@ -30,6 +31,8 @@ Part = frames.Frame | pb.PutHeader
 
 class Transport:
     """Messages to and from the cache at ``address``. Every call may raise what the server answers.
+
+    A call takes ``timeout_s`` at most, or what :func:`kvboost.deadline.within` leaves of it.
 
     Raises
     ------
@@ -82,7 +85,7 @@ class Transport:
     def fetch(self, request: pb.FetchRequest, timeout_s: float) -> Iterator[frames.Frame]:
         """Yield the frames of a ``Fetch``; the call is cancelled when the caller stops reading."""
         with self._failures():
-            call = self._fetch(request, timeout=timeout_s)
+            call = self._fetch(request, timeout=self._left(timeout_s))
             try:
                 yield from call
             finally:
@@ -104,7 +107,14 @@ class Transport:
 
     def _call(self, method: Callable[..., T], request: object, timeout_s: float) -> T:
         with self._failures():
-            return method(request, timeout=timeout_s)
+            return method(request, timeout=self._left(timeout_s))
+
+    def _left(self, timeout_s: float) -> float:
+        """Return how long a call may take that begins now, inside what the request has left."""
+        left_s = min(timeout_s, remaining_s())
+        if left_s <= 0:
+            raise CacheUnavailableError(f"the request has no time left for the cache at {self.address}")
+        return left_s
 
     @contextmanager
     def _failures(self) -> Iterator[None]:

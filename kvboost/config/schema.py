@@ -135,6 +135,8 @@ class ClientConfig:
         Seconds for handing over all K/V of a request.
     put_timeout_s
         Seconds for storing each 64 MiB of new K/V, after the answer has gone out.
+    request_timeout_s
+        Seconds that finding and handing over may take together, for one request.
     shared_memory
         Whether to read K/V in the memory of a cache service on this host; false has them sent.
     """
@@ -143,10 +145,11 @@ class ClientConfig:
     match_timeout_s: float = 10.0
     fetch_timeout_s: float = 30.0
     put_timeout_s: float = 60.0
+    request_timeout_s: float = 30.0
     shared_memory: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("timeout_s", "match_timeout_s", "fetch_timeout_s", "put_timeout_s"):
+        for name in ("timeout_s", "match_timeout_s", "fetch_timeout_s", "put_timeout_s", "request_timeout_s"):
             value = getattr(self, name)
             if not 0.0 < value < math.inf:
                 raise ConfigError(f"{name} {value} must be a positive number of seconds")
