@@ -19,7 +19,7 @@ _STORE = (
 
 
 def draw(result: Mapping[str, Any], path: Path) -> None:
-    """Draw search time against size for the default index and for exact search, and the store's figures."""
+    """Draw the processor time of a search against size, and the store's figures."""
     with figure(path, "Cost by number of chunks", columns=2, width=5.6) as axes:
         _index(axes[0], result)
         _store(axes[1], result["store"])
@@ -28,22 +28,16 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
 def _index(axis: Any, result: Mapping[str, Any]) -> None:
     for number, queries in enumerate(sorted({row["queries"] for row in result["rows"]})):
         own = [row for row in result["rows"] if row["queries"] == queries]
-        for style, label, rows in (
-            ("--", "exact", [row for row in own if row["index"] == "exact"]),
-            ("-", "as chosen by size", [row for row in own if row["default"]]),
-        ):
-            axis.plot(
-                [row["chunks"] for row in rows],
-                [1e3 * row["search_s"] for row in rows],
-                MARKERS[number] + style,
-                color=COLOURS[number],
-                label=f"{queries} queries, {label}",
-            )
-        first = next(row for row in own if row["default"])
         sizes = [row["chunks"] for row in own]
-        line = [1e3 * first["search_s"] * size / first["chunks"] for size in (min(sizes), max(sizes))]
-        axis.plot([min(sizes), max(sizes)], line, ":", color="grey", label=None if number else "in proportion")
-    axis.axvline(result["exact_up_to"], color="black", linewidth=0.6)
+        axis.plot(
+            sizes,
+            [1e3 * row["search_cpu_s"] for row in own],
+            MARKERS[number] + "-",
+            color=COLOURS[number],
+            label=f"{queries} queries",
+        )
+        line = [1e3 * own[0]["search_cpu_s"] * size / sizes[0] for size in (sizes[0], sizes[-1])]
+        axis.plot([sizes[0], sizes[-1]], line, ":", color="grey", label=None if number else "in proportion")
     axis.set_title(f"Search at threshold {result['threshold']}, {result['dim']} dimensions")
     _log_log(axis, "ms per prompt")
 

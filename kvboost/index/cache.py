@@ -142,8 +142,6 @@ class LocalCache:
         with self._lock:
             self._check_open()
             table = self._tables.pop(namespace, None)
-            if table is not None:
-                table.close()
             dropped = sum(self._remove(i) for i in table.chunk_ids) if table is not None else 0
         self._allocator.forget(namespace)
         self._nominator.forget(namespace)
@@ -162,8 +160,6 @@ class LocalCache:
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            for table in self._tables.values():
-                table.close()
             self._tables.clear()
             self._owners.clear()
             self._store.clear()

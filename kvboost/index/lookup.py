@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 from kvboost.index.hashes import SequenceHasher
 from kvboost.index.span_filter import GRAM_TOKENS, gram_hashes
 from kvboost.index.table import NamespaceTable
-from kvboost.index.vectors import Hits
+from kvboost.index.vectors_rows import Hits
 from kvboost.types import Chunk, Donor, Match, MatchQuery, Span, Tier
 
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from kvboost.index.lookup import Gap
 from kvboost.index.table import NamespaceTable
 from kvboost.index.vector_memory import VectorMemory
-from kvboost.index.vectors import Hits
-from kvboost.index.vectors_scaling import ScalingIndex
+from kvboost.index.vectors import VectorIndex
+from kvboost.index.vectors_rows import Hits
 from kvboost.index.worker import EmbeddingReport, EmbeddingWorker
 from kvboost.protocols import Embedder
 from kvboost.types import MatchQuery
@@ -111,7 +111,7 @@ class Nominator:
                 table, vector_id = keys[i]
                 if table.wants_vector(vector_id):
                     if table.vectors is None:
-                        table.vectors = ScalingIndex(len(row))
+                        table.vectors = VectorIndex(len(row))
                     table.vectors.add([vector_id], row[None])
 
 

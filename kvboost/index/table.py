@@ -187,11 +187,6 @@ class NamespaceTable:
         """Return whether a chunk with this vector is still stored."""
         return vector_id in self._by_vector
 
-    def close(self) -> None:
-        """Give up what the vectors do in the background."""
-        if self.vectors is not None:
-            self.vectors.close()
-
     def stats(self) -> NamespaceStats:
         """Return this namespace's figures."""
         entries = self._entries.values()

@@ -1,8 +1,7 @@
 """A vector index on disk: one file, whole or refused.
 
-Layout, little-endian: the magic bytes, a header (length, then JSON: format, embedder, dim, cells, levels, probes), the
-centroids, then pieces (rows, cell, ids, vectors) until one of no rows, and last the xxh3 of all before it. Cells and
-probes are kept, so that a large index is ready when it is read, and needs no training.
+Layout, little-endian: the magic bytes, a header (length, then JSON: format, embedder, dim), then pieces (rows, ids,
+vectors) until one of no rows, and last the xxh3 of all before it.
 """
 
 from __future__ import annotations
@@ -19,22 +18,19 @@ import numpy as np
 import xxhash
 
 from kvboost.errors import IndexFileError
-from kvboost.index.vectors import Piece, RowIndex
-from kvboost.index.vectors_cells import Cells
-from kvboost.index.vectors_exact import ExactIndex
-from kvboost.index.vectors_ivf import IvfIndex
-from kvboost.protocols import Vectors
+from kvboost.index.vectors import VectorIndex
+from kvboost.index.vectors_rows import Piece
 
 FORMAT = 1
 MAGIC = b"KVBVEC\r\n"
 _LENGTH = struct.Struct("<I")
-_PIECE = struct.Struct("<Ii")
+_PIECE = struct.Struct("<I")
 _SUM = struct.Struct("<Q")
 _MAX_HEADER = 1 << 20
 _MAX_PIECE_BYTES = 1 << 24
 
 
-def save(index: RowIndex, path: Path, embedder: str) -> int:
+def save(index: VectorIndex, path: Path, embedder: str) -> int:
     """Write the rows of ``index`` and return how many; what stands at ``path`` is replaced as a whole.
 
     The index stays in use meanwhile: rows that come, leave or change before the end may or may not be in the file.
@@ -64,7 +60,7 @@ def save(index: RowIndex, path: Path, embedder: str) -> int:
     return rows
 
 
-def load(path: Path, embedder: str, dim: int) -> RowIndex:
+def load(path: Path, embedder: str, dim: int) -> VectorIndex:
     """Return the index that was saved.
 
     Raises
@@ -109,27 +105,17 @@ class _DamagedError(Exception):
     """The bytes are not those that were written."""
 
 
-def _write(index: RowIndex, file: _Summed, embedder: str) -> int:
-    cells = index.cells if isinstance(index, IvfIndex) else Cells(np.zeros((0, index.dim), np.float32))
-    header = {
-        "format": FORMAT,
-        "embedder": embedder,
-        "dim": index.dim,
-        "cells": len(cells),
-        "levels": cells.levels,
-        "probes": cells.probes,
-    }
-    text = json.dumps(header).encode()
+def _write(index: VectorIndex, file: _Summed, embedder: str) -> int:
+    text = json.dumps({"format": FORMAT, "embedder": embedder, "dim": index.dim}).encode()
     file.write(MAGIC + _LENGTH.pack(len(text)) + text)
-    file.write(_bytes(cells.centroids))
     rows = 0
     for piece in index.pieces():
         for part in _parts(piece):
-            file.write(_PIECE.pack(len(part.ids), -1 if part.cells is None else int(part.cells[0])))
+            file.write(_PIECE.pack(len(part.ids)))
             file.write(_bytes(part.ids))
             file.write(_bytes(part.rows))
             rows += len(part.ids)
-    file.write(_PIECE.pack(0, -1))
+    file.write(_PIECE.pack(0))
     file.write(_SUM.pack(file.digest))
     return rows
 
@@ -138,17 +124,17 @@ def _parts(piece: Piece) -> Iterator[Piece]:
     """Cut a piece up, so that no length in a damaged file can ask for much memory."""
     size = max(1, _MAX_PIECE_BYTES // (2 * piece.rows.itemsize * piece.rows.shape[1]))
     for start in range(0, len(piece.ids), size):
-        yield Piece(piece.ids[start : start + size], piece.rows[start : start + size], piece.cells)
+        yield Piece(piece.ids[start : start + size], piece.rows[start : start + size])
 
 
-def _read(file: _Summed, path: Path, embedder: str, dim: int) -> RowIndex:
+def _read(file: _Summed, path: Path, embedder: str, dim: int) -> VectorIndex:
     try:
         header = _header(file, path)
         for name, found, wanted in (("embedder", header["embedder"], embedder), ("dim", header["dim"], dim)):
             if found != wanted:
                 raise IndexFileError(f"vector index {path} is of {name} {found!r}, not {wanted!r}; build it anew")
-        index = _empty(file, header, dim)
-        for piece in _pieces(file, dim, header["cells"]):
+        index = VectorIndex(dim)
+        for piece in _pieces(file, dim):
             index.insert(piece)
         digest = file.digest
         if file.read(_SUM.size) != _SUM.pack(digest) or not file.at_end():
@@ -174,34 +160,18 @@ def _header(file: _Summed, path: Path) -> dict[str, Any]:
     return header
 
 
-def _empty(file: _Summed, header: dict[str, Any], dim: int) -> RowIndex:
-    count = int(header["cells"])
-    if not 0 <= count * dim * 4 <= 1 << 30:
-        raise _DamagedError("it names no sensible number of cells")
-    centroids = _rows(file, count, dim)
-    if count == 0:
-        return ExactIndex(dim)
-    levels, probes = tuple(map(float, header["levels"])), tuple(map(int, header["probes"]))
-    if len(levels) != len(probes) or not np.isfinite(centroids).all():
-        raise _DamagedError("its cells make no sense")
-    return IvfIndex(Cells(centroids, levels, probes))
-
-
-def _pieces(file: _Summed, dim: int, cells: int) -> Iterator[Piece]:
+def _pieces(file: _Summed, dim: int) -> Iterator[Piece]:
     while True:
-        count, cell = _PIECE.unpack(file.read(_PIECE.size))
+        (count,) = _PIECE.unpack(file.read(_PIECE.size))
         if count == 0:
             return
-        if count * dim * 4 > _MAX_PIECE_BYTES or not (0 <= cell < cells or (cells == 0 and cell == -1)):
-            raise _DamagedError("a piece has no sensible size or cell")
+        if count * dim * 4 > _MAX_PIECE_BYTES:
+            raise _DamagedError("a piece has no sensible size")
         ids = np.frombuffer(file.read(8 * count), "<i8").astype(np.int64)
         if ids.min() < 0:
             raise _DamagedError("an id is negative")
-        yield Piece(ids, _rows(file, count, dim), np.full(count, cell, np.int64) if cell >= 0 else None)
-
-
-def _rows(file: _Summed, count: int, dim: int) -> Vectors:
-    return np.frombuffer(file.read(4 * count * dim), "<f4").astype(np.float32).reshape(count, dim)
+        rows = np.frombuffer(file.read(4 * count * dim), "<f4").astype(np.float32)
+        yield Piece(ids, rows.reshape(count, dim))
 
 
 def _bytes(array: np.ndarray[Any, Any]) -> bytes:

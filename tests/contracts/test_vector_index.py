@@ -1,4 +1,4 @@
-"""All vector indexes keep the same contract, and agree on whatever is done to them."""
+"""The vector index keeps the contract of the plainest one, and agrees with it on whatever is done to both."""
 
 from __future__ import annotations
 
@@ -10,61 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvboost.index.vectors import VectorIndex
-from kvboost.index.vectors_cells import Cells
-from kvboost.index.vectors_exact import ExactIndex
-from kvboost.index.vectors_ivf import IvfIndex
-from kvboost.index.vectors_scaling import ScalingIndex
-from kvboost.protocols import Vectors
-from tests.contracts.vector_index import MakeIndex, VectorIndexContract, random_units
+from tests.contracts.vector_index import VectorIndexContract, random_units
 from tests.contracts.vector_index_reference import ReferenceIndex
-
-
-class Settled(ScalingIndex):
-    """Approximate from the second row on; a change waits until its successor is in place."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__(dim, exact_up_to=1)
-
-    def add(self, ids: Sequence[int], vectors: Vectors) -> None:
-        super().add(ids, vectors)
-        assert self.settle(60)
-
-    def remove(self, ids: Sequence[int]) -> int:
-        removed = super().remove(ids)
-        assert self.settle(60)
-        return removed
-
-
-def make_cells(dim: int) -> IvfIndex:
-    """An index whose cells are not those of its rows, searched with two probes from .9 on, else whole."""
-    return IvfIndex(Cells(random_units(99, 20, dim), (0.9,), (2,)))
 
 
 class TestReferenceIndex(VectorIndexContract):
     make_index = ReferenceIndex
 
 
-class TestExactIndex(VectorIndexContract):
-    make_index = ExactIndex
+class TestVectorIndex(VectorIndexContract):
+    make_index = VectorIndex
 
 
-class TestIvfIndex(VectorIndexContract):
-    make_index = staticmethod(make_cells)
-
-
-class TestScalingIndex(VectorIndexContract):
-    make_index = ScalingIndex
-
-
-class TestScalingIndexBeyondItsSwitch(VectorIndexContract):
-    make_index = Settled
-
-
-_MAKERS: list[MakeIndex] = [ExactIndex, make_cells, Settled]
 _step = st.tuples(st.sampled_from(["add", "remove", "search"]), st.sets(st.integers(0, 30), min_size=1, max_size=20))
 
 
-@pytest.mark.parametrize("make", _MAKERS)
 @settings(max_examples=30, deadline=None)
 @given(
     steps=st.lists(_step, min_size=1, max_size=12),
@@ -72,10 +32,8 @@ _step = st.tuples(st.sampled_from(["add", "remove", "search"]), st.sets(st.integ
     threshold=st.sampled_from([0.0, 0.3, 0.65]),
     k=st.integers(1, 8),
 )
-def test_agrees_with_the_reference(
-    make: MakeIndex, steps: list[tuple[str, set[int]]], seed: int, threshold: float, k: int
-) -> None:
-    ours, reference = make(8), ReferenceIndex(8)
+def test_agrees_with_the_reference(steps: list[tuple[str, set[int]]], seed: int, threshold: float, k: int) -> None:
+    ours, reference = VectorIndex(8), ReferenceIndex(8)
     rows = random_units(seed, 31, 8)
     for step, ids in steps:
         chosen = sorted(ids)
@@ -89,13 +47,12 @@ def test_agrees_with_the_reference(
         _assert_same(ours.search(queries, k, threshold), reference.search(queries, k, threshold))
 
 
-@pytest.mark.parametrize("make", [*_MAKERS, ScalingIndex])
 @pytest.mark.parametrize("queries", [1, 4, 64, 400])
 @pytest.mark.parametrize("threshold", [-1.0, 0.05, 0.6])
-def test_all_ways_to_multiply_lead_to_the_same_answer(make: MakeIndex, queries: int, threshold: float) -> None:
+def test_all_ways_to_multiply_lead_to_the_same_answer(queries: int, threshold: float) -> None:
     # 400 x 384 is above FAISS's switch to BLAS, 64 x 384 below; at -1 all pairs pass the threshold.
     rows = random_units(9, 600, 384)
-    ours, reference = make(384), ReferenceIndex(384)
+    ours, reference = VectorIndex(384), ReferenceIndex(384)
     wanted = rows[:queries] + random_units(10, queries, 384)
     for index in (ours, reference):
         index.add(range(600), rows)
@@ -106,8 +63,3 @@ def _assert_same(mine: Sequence[Sequence[tuple[int, float]]], theirs: Sequence[S
     assert [[i for i, _ in hits] for hits in mine] == [[i for i, _ in hits] for hits in theirs]
     for own, wanted in zip(mine, theirs, strict=True):
         np.testing.assert_allclose([c for _, c in own], [c for _, c in wanted], atol=1e-6)
-
-
-def test_makers_make_vector_indexes() -> None:
-    made: list[VectorIndex] = [make(4) for make in [*_MAKERS, ReferenceIndex, ScalingIndex]]
-    assert [len(index) for index in made] == [0] * 5

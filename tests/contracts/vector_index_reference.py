@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kvboost.index.vectors import COSINE_ROUNDING, Hits, check_dim, check_search, checked, unit_rows
+from kvboost.index.vectors_rows import COSINE_ROUNDING, Hits, check_dim, check_search, checked, unit_rows
 from kvboost.protocols import Vectors
 
 
@@ -31,13 +31,12 @@ class ReferenceIndex:
 
     def search(self, queries: Vectors, k: int, threshold: float) -> list[Hits]:
         check_search(k)
-        rows = self._rows
+        stored = self._rows
+        rows = np.array(list(stored.values()), np.float64).reshape(-1, self._dim)
         hits = []
-        for query in unit_rows(queries, self._dim):
-            found = [(i, float(np.clip(row @ query, -1, 1))) for i, row in rows.items()]
+        for query in unit_rows(queries, self._dim).astype(np.float64):
+            cosines = np.clip(np.einsum("ij,j->i", rows, query), -1, 1)
+            found = zip(stored, cosines.tolist(), strict=True)
             best = sorted(found, key=lambda hit: (-hit[1], hit[0]))[:k]
             hits.append([hit for hit in best if hit[1] >= threshold - COSINE_ROUNDING])
         return hits
-
-    def close(self) -> None:
-        pass

@@ -8,35 +8,26 @@ import numpy as np
 import pytest
 
 from kvboost.errors import IndexFileError
-from kvboost.index.vectors_exact import ExactIndex
+from kvboost.index.vectors import VectorIndex
 from kvboost.index.vectors_file import MAGIC, load, save
-from kvboost.index.vectors_ivf import IvfIndex
-from kvboost.index.vectors_scaling import ScalingIndex
 from tests.contracts.vector_index import random_units
 
 DIM = 16
 
 
-def made(kind: type, n: int = 300) -> ScalingIndex:
-    index = ScalingIndex(DIM, exact_up_to=100 if kind is IvfIndex else 1000)
+def made(n: int = 300) -> VectorIndex:
+    index = VectorIndex(DIM)
     index.add([7 * i for i in range(n)], random_units(0, n, DIM))
-    assert index.settle(60)
-    assert n == 0 or type(index.live) is kind
     return index
 
 
-@pytest.mark.parametrize("kind", [ExactIndex, IvfIndex])
-def test_what_is_saved_comes_back(kind: type, tmp_path: Path) -> None:
-    index = made(kind)
-    assert index.save(tmp_path / "v.index", "mini@1") == 300
-    again = ScalingIndex.load(tmp_path / "v.index", "mini@1", DIM, exact_up_to=100 if kind is IvfIndex else 1000)
-    assert type(again.live) is kind
+def test_what_is_saved_comes_back(tmp_path: Path) -> None:
+    index = made()
+    assert save(index, tmp_path / "v.index", "mini@1") == 300
+    again = load(tmp_path / "v.index", "mini@1", DIM)
     queries = random_units(1, 50, DIM)
     for threshold in (-1.0, 0.5, 0.8, 0.95):
         assert again.search(queries, 5, threshold) == index.search(queries, 5, threshold)
-    if isinstance(index.live, IvfIndex) and isinstance(again.live, IvfIndex):
-        assert again.live.cells.probes == index.live.cells.probes
-        assert np.array_equal(again.live.cells.centroids, index.live.cells.centroids)
     # It goes on living.
     assert again.remove([0, 7]) == 2
     again.add([1], random_units(3, 1, DIM))
@@ -45,20 +36,13 @@ def test_what_is_saved_comes_back(kind: type, tmp_path: Path) -> None:
 
 
 def test_an_empty_index_comes_back(tmp_path: Path) -> None:
-    assert made(ExactIndex, 0).save(tmp_path / "v", "mini@1") == 0
-    assert len(ScalingIndex.load(tmp_path / "v", "mini@1", DIM)) == 0
-
-
-def test_a_large_exact_index_is_made_approximate_after_loading(tmp_path: Path) -> None:
-    made(ExactIndex).save(tmp_path / "v", "mini@1")
-    again = ScalingIndex.load(tmp_path / "v", "mini@1", DIM, exact_up_to=100)
-    assert again.settle(60)
-    assert type(again.live) is IvfIndex
+    assert save(made(0), tmp_path / "v", "mini@1") == 0
+    assert len(load(tmp_path / "v", "mini@1", DIM)) == 0
 
 
 @pytest.mark.parametrize(("embedder", "dim", "named"), [("mini@2", DIM, "embedder"), ("mini@1", 17, "dim")])
 def test_a_foreign_one_is_refused(embedder: str, dim: int, named: str, tmp_path: Path) -> None:
-    made(ExactIndex).save(tmp_path / "v", "mini@1")
+    save(made(), tmp_path / "v", "mini@1")
     with pytest.raises(IndexFileError, match=named):
         load(tmp_path / "v", embedder, dim)
 
@@ -75,9 +59,8 @@ def test_a_missing_one_is_refused(tmp_path: Path) -> None:
         load(tmp_path / "v", "mini@1", DIM)
 
 
-@pytest.mark.parametrize("kind", [ExactIndex, IvfIndex])
-def test_a_damaged_one_is_refused(kind: type, tmp_path: Path) -> None:
-    made(kind).save(tmp_path / "v", "mini@1")
+def test_a_damaged_one_is_refused(tmp_path: Path) -> None:
+    save(made(), tmp_path / "v", "mini@1")
     whole = (tmp_path / "v").read_bytes()
     places = np.random.default_rng(0).integers(len(whole), size=60)
     for place in [0, 9, 14, len(whole) - 1, *places.tolist()]:
@@ -96,8 +79,8 @@ def test_a_damaged_one_is_refused(kind: type, tmp_path: Path) -> None:
 
 
 def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    index = made(ExactIndex)
-    index.save(tmp_path / "v", "mini@1")
+    index = made()
+    save(index, tmp_path / "v", "mini@1")
     before = (tmp_path / "v").read_bytes()
 
     def fail(_: int) -> None:
@@ -105,11 +88,11 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr("kvboost.index.vectors_file.os.fsync", fail)
     with pytest.raises(IndexFileError, match="No space"):
-        save(index.live, tmp_path / "v", "mini@1")
+        save(index, tmp_path / "v", "mini@1")
     assert (tmp_path / "v").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["v"]
 
 
 def test_no_folder_no_file(tmp_path: Path) -> None:
     with pytest.raises(IndexFileError, match="cannot be written"):
-        save(made(ExactIndex).live, tmp_path / "none" / "v", "mini@1")
+        save(made(), tmp_path / "none" / "v", "mini@1")
