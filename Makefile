@@ -1,6 +1,7 @@
 # Every target sets up .venv first if it is missing or older than what it is made from.
 #   make demo DEMO_ARGS="--json FILE"   run the demo
-#   make test TEST_ARGS="-k NAME"       run the tests
+#   make test TEST_ARGS="-k NAME"       run the tests, on TEST_WORKERS processes
+#   make test-gpu                       run the tests of GPU paths; where there is none, list them as untested
 #   make lint                           style, types, import rules, generated code
 #   make proto                          write kvboost/v1 from proto/
 #   make docs                           build the documentation into site/
@@ -9,12 +10,13 @@
 
 PYTHON ?= python3
 PIP_ARGS ?=
+TEST_WORKERS ?= auto
 VENV := .venv
 STAMP := $(VENV)/.installed
 
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: setup demo test lint proto evals docs
+.PHONY: setup demo test test-gpu lint proto evals docs
 .DEFAULT_GOAL := test
 
 setup: $(STAMP)
@@ -32,7 +34,10 @@ demo: $(STAMP)
 	$(VENV)/bin/kvboost demo $(DEMO_ARGS)
 
 test: $(STAMP)
-	$(VENV)/bin/python -m pytest $(TEST_ARGS)
+	$(VENV)/bin/python -m pytest -n $(TEST_WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder --durations 20 $(TEST_ARGS)
+
+test-gpu: $(STAMP)
+	$(VENV)/bin/python -m pytest -m gpu -rs $(TEST_ARGS)
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .

@@ -3,12 +3,21 @@
 Verdicts of the start-up gate and calibrations go to a directory of the run, not to the user's. torch takes one thread
 in this process: two of them spend their time waiting for each other on tiny models (three times as long). Processes
 that tests start keep their own.
+
+Files that start many processes, or run the real model, begin first: several workers then end at about the same time.
 """
 
 from __future__ import annotations
 
 import pytest
 import torch
+
+LONG = ("tests/e2e/", "tests/docs/", "tests/evals/", "tests/services/")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order files by how long they take, roughly; the order within a file stays."""
+    items.sort(key=lambda item: next((i for i, folder in enumerate(LONG) if item.nodeid.startswith(folder)), len(LONG)))
 
 
 @pytest.fixture(scope="session", autouse=True)
