@@ -16,6 +16,7 @@ from kvboost.runtime.batching.request import BatchRequest, Ended, Listener
 from kvboost.runtime.batching.sampler import Sampler
 from kvboost.runtime.kv.slab import HEAD_ROOM_TOKENS, SlabCache
 from kvboost.runtime.kv.splice import Splice
+from kvboost.runtime.model.device import synchronize
 from kvboost.runtime.plan.plan import Plan
 from kvboost.runtime.prepare.prepare import Prepared, Stages
 from kvboost.runtime.serve.answer import GeneratedAnswer
@@ -81,6 +82,7 @@ class Row:
         """Compute ``max_tokens`` more of the prompt; return the last one's logits ``[1, vocab]`` when all are done."""
         start_s = time.perf_counter()
         logits = self._prefill.advance(max_tokens)
+        synchronize(self._engine.model.device)
         now_s = time.perf_counter()
         self._pass_s.append(now_s - start_s)
         if logits is not None:

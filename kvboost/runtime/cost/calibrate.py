@@ -22,6 +22,7 @@ from kvboost.assets import default_cache_dir
 from kvboost.runtime.cost.model import CostModel, TimedPass, fit
 from kvboost.runtime.kv.codec import TORCH_DTYPES
 from kvboost.runtime.kv.slab import SlabCache
+from kvboost.runtime.model.device import synchronize
 from kvboost.runtime.model.machine import cpu_name
 from kvboost.runtime.model.rope import rotate
 from kvboost.runtime.model.support import ModelSupport, last_logits_only
@@ -146,12 +147,10 @@ def _moves(model: PreTrainedModel, support: ModelSupport) -> tuple[float, float]
 
 
 def _timed(work: Callable[[], object], device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    synchronize(device)
     started_s = time.perf_counter()
     work()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    synchronize(device)
     return time.perf_counter() - started_s
 
 

@@ -14,6 +14,8 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
+from kvboost.runtime.model.device import angle_device
+
 
 class Pairing(StrEnum):
     """Which dimensions form a rotated pair: ``(i, i + n/2)`` or ``(2i, 2i + 1)``."""
@@ -45,9 +47,10 @@ class Rope:
 
     def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return fp32 cosine and sine, each ``[len(positions), rotary_dim / 2]``, of integer positions."""
-        freq = torch.tensor(self.inv_freq, dtype=torch.float64, device=positions.device)
-        angle = positions.to(torch.float64)[:, None] * freq
-        return angle.cos().float(), angle.sin().float()
+        where = angle_device(positions.device)
+        freq = torch.tensor(self.inv_freq, dtype=torch.float64, device=where)
+        angle = positions.to(where).to(torch.float64)[:, None] * freq
+        return angle.cos().float().to(positions.device), angle.sin().float().to(positions.device)
 
 
 def rotate(keys: Tensor, cos: Tensor, sin: Tensor, rope: Rope, out: Tensor) -> None:

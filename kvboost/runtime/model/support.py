@@ -201,7 +201,7 @@ def _run_probe(model: PreTrainedModel) -> _Probe:
             "(K/V shared across layers); it cannot be cached"
         )
     frequencies = {
-        tuple(buffer.double().tolist())
+        tuple(buffer.cpu().double().tolist())
         for name, buffer in model.named_buffers()
         if name.endswith("inv_freq") and "original" not in name
     }

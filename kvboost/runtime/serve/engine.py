@@ -27,6 +27,7 @@ from kvboost.runtime.control.controller import Controller
 from kvboost.runtime.kv.harvest import new_chunks
 from kvboost.runtime.kv.slab import HEAD_ROOM_TOKENS, SlabCache
 from kvboost.runtime.kv.splice import Splice
+from kvboost.runtime.model.device import synchronize
 from kvboost.runtime.model.fingerprint import adapter_key
 from kvboost.runtime.plan.plan import Plan
 from kvboost.runtime.prepare.prepare import Prepared, Preparer
@@ -241,6 +242,7 @@ class Engine:
     def _after_forward(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if self._first.armed:
             self._first.armed = False
+            synchronize(self.model.device)
             self._first.finished_s = time.perf_counter()
             self._first.scope.close()
         if self._first.watch is not None:
