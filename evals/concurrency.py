@@ -24,11 +24,11 @@ from evals._plots import COLOURS, MARKERS, figure
 from evals._prompts import prompt
 from evals._table import table
 from kvboost.client import RuntimeClient
-from kvboost.client.address import parse_address
 from kvboost.client.runtime_types import Finish
 from kvboost.runtime.batching import Batch
 from kvboost.runtime.serve.answer import warm_up
 from kvboost.sampling import GREEDY
+from kvboost.wire.address import parse_address
 from services.grpc_server import start_server
 from services.progress import bar
 from services.runtime_server import SERVICE_NAME, RuntimeServicer, ServedModel

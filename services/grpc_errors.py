@@ -1,6 +1,6 @@
 """The interceptor that decides what a failed call tells its caller.
 
-Our own errors become statuses with their sentence (:mod:`kvboost.client.status`). Anything else is a fault of the
+Our own errors become statuses with their sentence (:mod:`kvboost.wire.status`). Anything else is a fault of the
 server: the caller gets an id, the log gets the id and the stack. Neither gets the exception's text, which may quote
 a prompt.
 """
@@ -17,8 +17,8 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
-from kvboost.client.status import status_of, trailer_of
 from kvboost.errors import InputError, KVBoostError
+from kvboost.wire.status import status_of, trailer_of
 
 log = logging.getLogger(__name__)
 

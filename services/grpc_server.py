@@ -16,9 +16,9 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from kvboost.client.address import Address
-from kvboost.client.tracing import server_interceptors
 from kvboost.errors import ConfigError
+from kvboost.wire.address import Address
+from kvboost.wire.tracing import server_interceptors
 
 from .grpc_errors import ErrorInterceptor
 

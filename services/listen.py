@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kvboost.errors import ConfigError
 
 if TYPE_CHECKING:
-    from kvboost.client.address import Address
+    from kvboost.wire.address import Address
 
 
 def add_listen_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +37,7 @@ def listen_addresses(tcp_address: str, unix_path: str, *, no_tcp: bool) -> list[
     ConfigError
         If there are none.
     """
-    from kvboost.client.address import parse_address
+    from kvboost.wire.address import parse_address
 
     addresses = [] if no_tcp else [parse_address(tcp_address)]
     if unix_path:

@@ -11,13 +11,13 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from kvboost.client import RuntimeClient
-from kvboost.client.address import parse_address
 from kvboost.config import Config
 from kvboost.index import LocalCache
 from kvboost.policy import ReusePolicy
 from kvboost.runtime.batching import Batch
 from kvboost.services.grpc_server import start_server
 from kvboost.services.runtime_server import SERVICE_NAME, RuntimeServicer, ServedModel
+from kvboost.wire.address import parse_address
 from tests.boosting import boosted, engine_of, new_cache, tokenizer
 from tests.tiny_models import tiny_model
 

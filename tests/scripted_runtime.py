@@ -14,11 +14,11 @@ from typing import Any
 
 import grpc
 
-from kvboost.client.address import parse_address
-from kvboost.client.convert import namespace_to_proto
 from kvboost.errors import QuotaError, RuntimeBusyError
 from kvboost.services.grpc_server import start_server
 from kvboost.v1 import runtime_pb2 as pb
+from kvboost.wire.address import parse_address
+from kvboost.wire.convert import namespace_to_proto
 from tests.contracts.chunks import namespace
 
 SERVICE = "kvboost.v1.RuntimeService"

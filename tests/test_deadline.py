@@ -10,13 +10,13 @@ from collections.abc import Iterator
 import pytest
 
 from kvboost.client import CacheClient
-from kvboost.client.address import parse_address
 from kvboost.deadline import remaining_s, within
 from kvboost.errors import CacheUnavailableError, InputError
 from kvboost.index import LocalCache
 from kvboost.services.cache_server import SERVICE_NAME, CacheServicer
 from kvboost.services.grpc_server import start_server
 from kvboost.types import CacheInfo, MatchQuery, MatchResult
+from kvboost.wire.address import parse_address
 from tests.contracts.chunks import ask, namespace, words
 
 HANG_S = 20

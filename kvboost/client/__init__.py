@@ -1,4 +1,4 @@
-"""What a gRPC client imports: generated messages, their codec, and the clients. No torch, no faiss."""
+"""What a caller of the services needs: the two clients, and what they are asked and answer. No torch, no faiss."""
 
 from kvboost.client.cache_client import CacheClient
 from kvboost.client.runtime_client import RuntimeClient

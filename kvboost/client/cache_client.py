@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from kvboost.client import assemble, convert, convert_figures, frames
+from kvboost.client.fetched import chunks
 from kvboost.client.lease import Lease
 from kvboost.client.lease_keeper import LeaseKeeper
 from kvboost.client.parts import read_parts
@@ -27,6 +27,7 @@ from kvboost.types import (
     PutRequest,
 )
 from kvboost.v1 import cache_pb2 as pb
+from kvboost.wire import convert, convert_figures, frames
 
 PUT_CALL_BYTES = 64 << 20
 
@@ -213,7 +214,7 @@ class CacheClient:
     ) -> tuple[Iterator[ChunkKV], ChunkKV | None]:
         """Begin a fetch; return its first chunk and the stream of the others."""
         request = pb.FetchRequest(namespace=namespace, chunk_ids=chunk_ids, lease=lease.name if lease else None)
-        stream = assemble.chunks(self._transport.fetch(request, self._fetch_timeout_s), lease)
+        stream = chunks(self._transport.fetch(request, self._fetch_timeout_s), lease)
         return stream, next(stream, None)
 
     def _put_batch(self, request: PutRequest, batch: Sequence[NewChunk]) -> PutReceipt:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvboost.client.convert import namespace_from_proto, tier_from_proto, token_ids_to_proto
 from kvboost.client.runtime_types import (
     BatchState,
     ChatMessage,
@@ -19,9 +18,9 @@ from kvboost.client.runtime_types import (
 from kvboost.documents import DocumentOrder
 from kvboost.errors import DataLossError, InputError
 from kvboost.reuse import ReuseReport, TierSpan
-from kvboost.sampling import Sampling
 from kvboost.types import Handover, Span, Tier
 from kvboost.v1 import runtime_pb2 as pb
+from kvboost.wire.convert import namespace_from_proto, tier_from_proto, token_ids_to_proto
 
 Prompt = str | Sequence[ChatMessage] | Sequence[int]
 """Text, a chat, or token ids."""
@@ -59,30 +58,6 @@ def order_to_proto(documents: Sequence[str], before: str | Sequence[ChatMessage]
 def order_from_proto(message: pb.OrderResponse) -> DocumentOrder:
     """Return the order of ``message``."""
     return DocumentOrder(tuple(message.indices), message.prefix_tokens, message.given_prefix_tokens)
-
-
-def sampling_to_proto(sampling: Sampling) -> pb.Sampling:
-    """Return the message for ``sampling``."""
-    return pb.Sampling(
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
-        seed=sampling.seed,
-        stop=sampling.stop,
-        repetition_penalty=sampling.repetition_penalty,
-    )
-
-
-def sampling_from_proto(message: pb.Sampling) -> Sampling:
-    """Return the sampling of ``message``; a value out of range is refused."""
-    return Sampling(
-        temperature=message.temperature if message.HasField("temperature") else None,
-        top_p=message.top_p if message.HasField("top_p") else None,
-        top_k=message.top_k if message.HasField("top_k") else None,
-        seed=message.seed if message.HasField("seed") else None,
-        stop=tuple(message.stop),
-        repetition_penalty=message.repetition_penalty if message.HasField("repetition_penalty") else None,
-    )
 
 
 def runtime_info_from_proto(message: pb.DescribeRuntimeResponse) -> RuntimeInfo:

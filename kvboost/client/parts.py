@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import xxhash
 
-from kvboost.client.assemble import empty, fill
-from kvboost.client.frames import Frame
 from kvboost.errors import ChecksumError, DataLossError, TruncatedStreamError
 from kvboost.types import ChunkPart
+from kvboost.wire.assemble import empty, fill
+from kvboost.wire.frames import Frame
 
 
 @dataclass(slots=True)

@@ -9,7 +9,6 @@ from typing import Any
 import grpc
 from typing_extensions import TypedDict, Unpack
 
-from kvboost.client.address import parse_address
 from kvboost.client.convert_runtime import (
     Prompt,
     event_from_proto,
@@ -17,18 +16,19 @@ from kvboost.client.convert_runtime import (
     order_to_proto,
     prompt_to_proto,
     runtime_info_from_proto,
-    sampling_to_proto,
     warm_receipt_from_proto,
 )
 from kvboost.client.runtime_types import Answer, ChatMessage, Finish, RuntimeInfo, TokenPiece, WarmReceipt
-from kvboost.client.status import error_of
-from kvboost.client.tracing import traced_channel
 from kvboost.client.transport import CHANNEL_OPTIONS
 from kvboost.documents import DocumentOrder
 from kvboost.errors import InputError, RuntimeUnavailableError
 from kvboost.sampling import Sampling
 from kvboost.v1 import runtime_pb2 as pb
 from kvboost.v1 import runtime_pb2_grpc as pb_grpc
+from kvboost.wire.address import parse_address
+from kvboost.wire.convert_sampling import sampling_to_proto
+from kvboost.wire.status import error_of
+from kvboost.wire.tracing import traced_channel
 
 WARM_CALL_BYTES = 1 << 20
 

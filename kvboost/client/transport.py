@@ -8,14 +8,14 @@ from typing import Any, TypeVar
 
 import grpc
 
-from kvboost.client import frames
-from kvboost.client.address import parse_address
-from kvboost.client.status import error_of
-from kvboost.client.tracing import traced_channel
 from kvboost.deadline import remaining_s
 from kvboost.errors import CacheUnavailableError
 from kvboost.v1 import cache_pb2 as pb
 from kvboost.v1 import cache_pb2_grpc as pb_grpc
+from kvboost.wire import frames
+from kvboost.wire.address import parse_address
+from kvboost.wire.status import error_of
+from kvboost.wire.tracing import traced_channel
 
 CHANNEL_OPTIONS = (
     ("grpc.enable_http_proxy", 0),  # a cache stands in the same network; a proxy for the web is no way to it

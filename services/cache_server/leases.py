@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from kvboost.client.assemble import Bytes, empty
 from kvboost.errors import CacheUnavailableError, QuotaError
 from kvboost.types import ChunkKV
 from kvboost.v1 import cache_pb2 as pb
+from kvboost.wire.assemble import Bytes, empty
 
 if TYPE_CHECKING:
     from kvboost.index.arena import Arena, Extent

@@ -7,11 +7,11 @@ from functools import partial
 
 import grpc
 
-from kvboost.client import assemble, convert, convert_figures, frames
 from kvboost.errors import InputError, QuotaError
 from kvboost.protocols import ChunkCache
 from kvboost.types import CacheInfo
 from kvboost.v1 import cache_pb2 as pb
+from kvboost.wire import assemble, convert, convert_figures, frames
 
 from .lease_streams import LeaseStreams
 from .leases import Leases

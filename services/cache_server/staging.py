@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from kvboost.checksum import checksum
-from kvboost.client import assemble, convert
-from kvboost.client.frames import Frame
 from kvboost.errors import ChecksumError, InputError, QuotaError
 from kvboost.types import NewChunk, PutRequest
 from kvboost.v1 import cache_pb2 as pb
+from kvboost.wire import assemble, convert
+from kvboost.wire.frames import Frame
 
 
 class Staging:

@@ -51,7 +51,7 @@ def gateway_options(args: argparse.Namespace) -> list[str]:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
-    from kvboost.client.address import parse_address
+    from kvboost.wire.address import parse_address
 
     from ..gateway.run import GatewayOptions, serve
     from ..grpc_server import stop_requested

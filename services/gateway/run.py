@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import uvicorn
 
 from kvboost.client import CacheClient
-from kvboost.client.address import Address
 from kvboost.errors import ConfigError
+from kvboost.wire.address import Address
 
 from .app import make_app
 from .metrics import RequestMetrics

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar
 
 from kvboost.client.runtime_types import Finish
-from kvboost.client.tracing import tracing_is_set_up
+from kvboost.wire.tracing import tracing_is_set_up
 
 E = TypeVar("E")
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from jinja2.exceptions import TemplateError
 
-from kvboost.client.convert_runtime import sampling_from_proto
 from kvboost.errors import InputError, PromptError
 from kvboost.sampling import Sampling
 from kvboost.v1 import runtime_pb2 as pb
+from kvboost.wire.convert_sampling import sampling_from_proto
 
 from .served import ServedModel
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from kvboost import __version__
-from kvboost.client.convert import namespace_to_proto, tier_to_proto
 from kvboost.reuse import ReuseReport
 from kvboost.runtime.audit.log import figures
 from kvboost.runtime.batching import BatchState
 from kvboost.runtime.serve.engine import Engine
 from kvboost.types import Tier
 from kvboost.v1 import runtime_pb2 as pb
+from kvboost.wire.convert import namespace_to_proto, tier_to_proto
 
 from .served import ServedModel
 

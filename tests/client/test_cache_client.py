@@ -8,13 +8,13 @@ import sys
 import pytest
 
 from kvboost.client import CacheClient
-from kvboost.client.address import Address, parse_address
 from kvboost.errors import CacheUnavailableError, ConfigError, InputError
+from kvboost.wire.address import Address, parse_address
 
 
 def test_importing_the_client_imports_no_heavy_library():
     script = (
-        "import sys, kvboost.client, kvboost.client.convert\n"
+        "import sys, kvboost.client, kvboost.wire.convert\n"
         "print(*{'torch', 'faiss', 'transformers', 'sentence_transformers', 'nltk'} & set(sys.modules))"
     )
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

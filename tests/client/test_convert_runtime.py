@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from kvboost.client.convert_runtime import sampling_from_proto, sampling_to_proto, warm_receipt_from_proto
+from kvboost.client.convert_runtime import warm_receipt_from_proto
 from kvboost.client.runtime_client import _parts
 from kvboost.client.runtime_types import WarmReceipt
-from kvboost.client.status import status_of
 from kvboost.errors import InputError, RuntimeBusyError, RuntimeUnavailableError
 from kvboost.sampling import Sampling
 from kvboost.v1 import runtime_pb2 as pb
+from kvboost.wire.convert_sampling import sampling_from_proto, sampling_to_proto
+from kvboost.wire.status import status_of
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from kvboost.client import CacheClient
-from kvboost.client.address import parse_address
 from kvboost.index import LocalCache
 from kvboost.services.cache_server import SERVICE_NAME, CacheServicer
 from kvboost.services.grpc_server import start_server
 from kvboost.types import CacheInfo
+from kvboost.wire.address import parse_address
 from tests.contracts.chunk_cache import ChunkCacheContract, MakeCache
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from kvboost.client import CacheClient
-from kvboost.client.address import parse_address
 from kvboost.index import LocalCache
 from kvboost.index.arena import Arena
 from kvboost.protocols import ChunkCache
@@ -17,6 +16,7 @@ from kvboost.services.cache_server import SERVICE_NAME, CacheServicer
 from kvboost.services.cache_server.leases import Leases
 from kvboost.services.grpc_server import start_server
 from kvboost.types import CacheInfo, Handover
+from kvboost.wire.address import parse_address
 from tests.contracts.chunk_cache import KEY, A, B, ChunkCacheContract, MakeCache
 from tests.contracts.chunks import ask, offer
 

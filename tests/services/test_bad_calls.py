@@ -14,8 +14,7 @@ import grpc
 import pytest
 
 from kvboost.checksum import checksum
-from kvboost.client import CacheClient, convert
-from kvboost.client.address import parse_address
+from kvboost.client import CacheClient
 from kvboost.errors import CacheUnavailableError, LayoutMismatchError, QuotaError
 from kvboost.index import LocalCache
 from kvboost.protocols import ChunkCache
@@ -25,6 +24,8 @@ from kvboost.services.grpc_server import start_server
 from kvboost.types import CacheInfo, ChunkKV, MatchQuery, MatchResult, Namespace
 from kvboost.v1 import cache_pb2 as pb
 from kvboost.v1 import cache_pb2_grpc as pb_grpc
+from kvboost.wire import convert
+from kvboost.wire.address import parse_address
 from tests.contracts.chunks import LAYOUT, ask, namespace, offer, payload_of, words
 
 NS = namespace()

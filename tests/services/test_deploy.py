@@ -16,8 +16,8 @@ from openai import OpenAI
 from prometheus_client.parser import text_string_to_metric_families
 
 from kvboost.client import CacheClient
-from kvboost.client.address import parse_address
 from kvboost.services.cli import _parser
+from kvboost.wire.address import parse_address
 from tests.contracts.chunks import namespace, offer, words
 from tests.scripted_runtime import scripted_runtime
 from tests.servers import cache_server, gateway_server

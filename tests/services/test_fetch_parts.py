@@ -12,14 +12,14 @@ import pytest
 
 from kvboost.checksum import checksum as xxh3
 from kvboost.client import CacheClient
-from kvboost.client.address import parse_address
-from kvboost.client.frames import FRAME_BYTES, Frame, split_parts
 from kvboost.client.parts import read_parts
 from kvboost.errors import ChecksumError, DataLossError, InputError, TruncatedStreamError, UnknownNamespaceError
 from kvboost.index import LocalCache
 from kvboost.services.cache_server import SERVICE_NAME, CacheServicer
 from kvboost.services.grpc_server import start_server
 from kvboost.types import CacheInfo, ChunkKV, KVLayout, NewChunk, PutRequest, Span
+from kvboost.wire.address import parse_address
+from kvboost.wire.frames import FRAME_BYTES, Frame, split_parts
 from tests.contracts.chunks import ask, namespace, words
 
 LAYERS = 4

@@ -13,10 +13,10 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from kvboost.client.address import parse_address
 from kvboost.config import load
 from kvboost.services.cli import _parser
 from kvboost.services.gateway.app import router
+from kvboost.wire.address import parse_address
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "deploy" / "kubernetes"

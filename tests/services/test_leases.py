@@ -11,7 +11,6 @@ import grpc
 import pytest
 
 from kvboost.client import CacheClient
-from kvboost.client.address import parse_address
 from kvboost.client.lease import Lease, LeaseRefusedError
 from kvboost.client.transport import Transport
 from kvboost.errors import CacheUnavailableError, DataLossError, QuotaError
@@ -22,6 +21,7 @@ from kvboost.services.cache_server.leases import Leases
 from kvboost.services.grpc_server import start_server
 from kvboost.types import CacheInfo, Handover
 from kvboost.v1 import cache_pb2 as pb
+from kvboost.wire.address import parse_address
 from tests.contracts.chunks import LAYOUT, ask, namespace, offer, payload_of, words
 
 NS = namespace()

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
-from kvboost.client.tracing import server_interceptors, traced_channel
+from kvboost.wire.tracing import server_interceptors, traced_channel
 from tests.services.traced_request import TRACE
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,7 +18,6 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from kvboost import __version__
 from kvboost.client import CacheClient
-from kvboost.client.address import parse_address
 from kvboost.runtime.batching import Batch
 from kvboost.services.cache_server import SERVICE_NAME as CACHE
 from kvboost.services.cache_server import CacheServicer
@@ -28,6 +27,7 @@ from kvboost.services.grpc_server import start_server
 from kvboost.services.runtime_server import SERVICE_NAME as RUNTIME
 from kvboost.services.runtime_server import RuntimeServicer, ServedModel
 from kvboost.types import CacheInfo
+from kvboost.wire.address import parse_address
 from tests.boosting import boosted, document, engine_of, new_cache, tokenizer
 
 ANYWHERE = parse_address("127.0.0.1:0")

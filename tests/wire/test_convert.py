@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvboost.client import convert, convert_figures
 from kvboost.errors import InputError, TensorError
 from kvboost.types import (
     DTYPE_BYTES,
@@ -26,6 +25,7 @@ from kvboost.types import (
     Tier,
 )
 from kvboost.v1 import cache_pb2 as pb
+from kvboost.wire import convert, convert_figures
 
 u32 = st.integers(0, 2**32 - 1)
 u64 = st.integers(0, 2**64 - 1)

@@ -25,7 +25,7 @@ def traced_channel(channel: grpc.Channel) -> grpc.Channel:
     """Return a channel whose calls are spans and pass their trace on, or ``channel`` itself without tracing."""
     if not tracing_is_set_up():
         return channel
-    from kvboost.client.spans import ClientTracing
+    from kvboost.wire.spans import ClientTracing
 
     return grpc.intercept_channel(channel, ClientTracing())
 
@@ -34,6 +34,6 @@ def server_interceptors() -> Sequence[grpc.ServerInterceptor]:
     """Return what makes a server's calls spans of their callers' traces; nothing without tracing."""
     if not tracing_is_set_up():
         return ()
-    from kvboost.client.spans import ServerTracing
+    from kvboost.wire.spans import ServerTracing
 
     return (ServerTracing(),)

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvboost.checksum import checksum
-from kvboost.client import assemble, frames
-from kvboost.client.frames import FRAME_BYTES, Frame
 from kvboost.errors import DataLossError, InputError, TruncatedStreamError
 from kvboost.v1 import cache_pb2 as pb
+from kvboost.wire import assemble, frames
+from kvboost.wire.frames import FRAME_BYTES, Frame
 
 u64 = st.integers(0, 2**64 - 1)
 any_frame = st.builds(Frame, u64, u64, st.binary(max_size=300), u64, u64)

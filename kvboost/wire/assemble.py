@@ -7,10 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from kvboost.client.frames import Frame
-from kvboost.client.lease import Lease
 from kvboost.errors import DataLossError, TruncatedStreamError
-from kvboost.types import ChunkKV, Handover
+from kvboost.wire.frames import Frame
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -55,17 +53,3 @@ def fill(frames: Iterator[Frame], first: Frame | None, chunk: int, memory: Bytes
         view[filled:end] = data
         filled, frame = end, None
     return view.toreadonly()
-
-
-def chunks(frames: Iterator[Frame], lease: Lease | None = None) -> Iterator[ChunkKV]:
-    """Yield whole chunks of a Fetch stream; errors as of :func:`fill` and :meth:`Lease.chunks`."""
-    for first in frames:
-        if first.handles:
-            if lease is None:
-                raise DataLossError("the server sent handles to a client without a lease; fetch again")
-            yield from lease.chunks(first.handles)
-            continue
-        if first.total_bytes == 0:
-            raise DataLossError(f"the first frame of chunk {first.chunk} announces no total_bytes; fetch it again")
-        payload = fill(frames, first, first.chunk, empty(first.total_bytes))
-        yield ChunkKV(first.chunk, payload, first.checksum, Handover.FRAMES)
