@@ -23,6 +23,7 @@
     │   └── ChecksumError
     ├── IndexFileError                   a saved vector index is damaged, or of another embedder or format
     ├── QuotaError                       the byte budget cannot take what was offered
+    ├── StoringError                     new chunks could not be stored, through no fault of the cache
     └── AssetError                       a model file could not be had from the package registry
 
 Inside a request none of these reaches the caller of ``generate()``, apart from :class:`InputError`: the
@@ -124,6 +125,10 @@ class IndexFileError(KVBoostError):
 
 class QuotaError(KVBoostError):
     """The byte budget cannot take what was offered."""
+
+
+class StoringError(KVBoostError):
+    """New chunks could not be stored, and not through a fault of the cache; the cause is the error itself."""
 
 
 class AssetError(KVBoostError):

@@ -82,3 +82,24 @@ def test_repeated_moves_start_from_the_stored_keys():
             warm(model, prompt(*order))
         after = {kv.chunk_id: bytes(kv.payload) for kv in cache.fetch(key, list(before))}
         assert after == before
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_cache_that_the_caller_gets_may_be_changed_while_its_chunks_are_still_to_be_put(rows):
+    ids = prompt(A, B).repeat(rows, 1)
+    stored = []
+    for spoil in (False, True):
+        cache = new_cache()
+        with boosted(cache=cache) as model:
+            engine = settle(model)
+            with engine.writer.held():
+                result = model.generate(ids, **ARGUMENTS, return_dict_in_generate=True)
+                if spoil:
+                    for layer in result.past_key_values.layers:
+                        layer.keys.zero_()
+                        layer.values.zero_()
+            settle(model)
+            key = engine.preparer.namespace.key
+            stored.append(sorted(bytes(kv.payload) for kv in cache.fetch(key, cache._tables[key].chunk_ids)))
+    assert stored[0]
+    assert stored[0] == stored[1]

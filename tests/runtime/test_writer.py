@@ -2,13 +2,12 @@
 
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
-from kvboost.errors import CacheUnavailableError, FallbackWarning
+from kvboost.errors import CacheUnavailableError, FallbackWarning, StoringError
 from kvboost.runtime.control.counters import ReuseCounters
 from kvboost.runtime.serve.writer import Writer
 from kvboost.types import NewChunk, PutReceipt, PutRequest, Span
@@ -73,21 +72,48 @@ def test_a_flush_gives_up_after_its_time_and_the_next_one_waits_again(parts):
     assert cache.seen == [0]
 
 
-def test_the_time_to_give_up_counts_for_all_jobs_together(parts):
-    writer, _, _ = parts
-    asked = []
+def test_every_caller_waits_for_its_own_put_though_another_waits_for_it_too(parts):
+    """The slab that the put reads belongs to the caller as soon as the flush returns."""
+    writer, cache, _ = parts
+    writer.submit(lambda: request(0))
+    waiting = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(lambda: (waiting.set(), writer.flush()))
+        waiting.wait(10.0)
+        writer.flush(0.05)  # whichever of the two asks first
+        assert cache.seen == []
+        opener = threading.Timer(0.05, cache.gate.set)
+        opener.start()
+        writer.flush()
+        assert cache.seen == [0]
+        other.result()
 
-    class Slow:
-        def result(self, timeout):
-            asked.append(timeout)
-            time.sleep(0.01)
-            raise TimeoutError
 
-    writer._pending = [Slow(), Slow(), Slow()]
-    writer.flush(0.015)
-    writer._pending.clear()
-    assert asked == sorted(asked, reverse=True)
-    assert asked[-1] == 0.0
+def test_what_is_built_at_once_is_not_read_any_more(parts):
+    writer, cache, _ = parts
+    owned = [7]
+    with writer.held():
+        writer.submit(lambda: request(owned[0]), at_once=True)
+        owned[0] = 8
+    writer.flush()
+    assert cache.seen == [7]
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_an_error_that_nobody_expects_is_typed_warned_about_and_counted(parts, at_once, caplog):
+    writer, _, counters = parts
+
+    def build():
+        raise ValueError("x")
+
+    job = writer.submit(build, at_once)
+    with pytest.warns(FallbackWarning, match="ValueError while they were cut out"):
+        writer.flush()
+    assert isinstance(job.exception(), StoringError)
+    assert isinstance(job.exception().__cause__, ValueError)
+    assert counters.snapshot()["put_failures"] == 1
+    assert "storing new chunks failed" in caplog.text
+    writer.flush()  # warned about once
 
 
 def test_a_failure_is_warned_about_once_and_the_rest_is_put(parts):

@@ -103,8 +103,6 @@ class Engine:
             one = len(request.rows) == 1 and request.expand == 1
             result, report = (self._serve_one if one else self._serve_batch)(request, call)
             report = self.preparer.costs.priced(report)
-            if request.returns_dict:
-                self.writer.flush(FLUSH_TIMEOUT_S)  # the caller now owns the cache and may change it
         self.counters.count(report)
         return result, report
 
@@ -162,7 +160,7 @@ class Engine:
         cache = prepared.splice.cache
         waited = cache.layers[0].gate is not None  # for K/V, within the pass
         ids = self._answered(row, sequences(result)[0, row.padding :].tolist())
-        self.store(prepared.plan, ids, cache, keep=request.returns_dict)
+        self.store(prepared.plan, ids, cache, keep=request.returns_dict, at_once=request.returns_dict)
         if watch is not None:
             self.audit.submit(prepared, watch, 0, ids)
         report = prepared.report(ttft_s)
@@ -183,7 +181,7 @@ class Engine:
             # Beams share the prompt but permute what follows it, so only the prompt is stored.
             ids = answered[i * per_row, row.padding :].tolist() if request.beams == 1 else list(row.token_ids)
             ids = self._answered(row, ids)
-            self.store(ready.plan, ids, cache, i * request.expand, row.padding)
+            self.store(ready.plan, ids, cache, i * request.expand, row.padding, at_once=request.returns_dict)
             if watch is not None and audited[i]:
                 self.audit.submit(ready, watch, i * request.expand, ids)
         reports = [ready.report(ttft_s) for ready in prepared]
@@ -262,10 +260,12 @@ class Engine:
         padding: int = 0,
         namespace: str = "",
         keep: bool = True,
+        at_once: bool = False,
     ) -> Future[PutReceipt]:
         """Offer what a row computed to the cache, in the background; to the model's own namespace unless named.
 
-        Without ``keep`` nobody reads ``cache`` any more, and its memory goes to a later request.
+        Without ``keep`` nobody reads ``cache`` any more, and its memory goes to a later request. With ``at_once`` its
+        chunks are cut out before this returns: the caller of ``generate()`` is to own it, and may change it.
         """
         preparer = self.preparer
 
@@ -278,7 +278,7 @@ class Engine:
                 preparer.slabs.give(cache)
             return PutRequest(namespace or preparer.namespace.key, tuple(ids[:count]), chunks)
 
-        return self.writer.submit(build)
+        return self.writer.submit(build, at_once)
 
 
 def end_tokens(model: PreTrainedModel) -> frozenset[int]:

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import copy_context
 
+import torch
+
 from kvboost.background import compute_alone
-from kvboost.errors import FallbackWarning, KVBoostError
+from kvboost.errors import FallbackWarning, KVBoostError, StoringError
 from kvboost.protocols import ChunkCache
 from kvboost.runtime.control.counters import ReuseCounters
 from kvboost.types import PutReceipt, PutRequest
 
+Build = Callable[[], PutRequest]
+_log = logging.getLogger(__name__)
+
 
 class Writer:
-    """Runs put jobs in order.
+    """Runs put jobs in order. Safe to use from several threads.
 
-    A cache fault, or no memory left, costs the stored chunks, never the request: it is warned about at the next
-    :meth:`flush` and counted as ``put_failures``.
+    Whatever goes wrong costs the stored chunks, never a request: it is counted as ``put_failures`` when it happens, and
+    warned about once, by the next :meth:`flush` of any thread. What is neither a fault of the cache nor a lack of
+    memory is a fault of this program: it becomes a :class:`~kvboost.errors.StoringError`, and is logged with its trace.
     """
 
     def __init__(self, cache: ChunkCache, counters: ReuseCounters) -> None:
@@ -32,8 +37,17 @@ class Writer:
         self._lock = threading.Lock()
         self._pending: list[Future[PutReceipt]] = []
 
-    def submit(self, build: Callable[[], PutRequest]) -> Future[PutReceipt]:
-        """Build a request and put it, both in the background."""
+    def submit(self, build: Build, at_once: bool = False) -> Future[PutReceipt]:
+        """Build a request and put it, both in the background.
+
+        Parameters
+        ----------
+        at_once
+            Build it here and now: afterwards nothing reads what ``build`` reads, however long the put takes. For K/V
+            that the caller of ``generate()`` is about to own, and may change.
+        """
+        if at_once:
+            build = _built(build)
         with self._lock:
             self._pending = [job for job in self._pending if not job.done() or job.exception() is not None]
             # In the caller's context, so that a trace of the request shows its puts.
@@ -46,20 +60,16 @@ class Writer:
         return self._executor.submit(_nothing)
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until everything submitted was put, ``timeout_s`` at most in all."""
-        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        """Wait until everything submitted so far, by any thread, was put; ``timeout_s`` at most in all."""
         with self._lock:
-            pending, self._pending = self._pending, []
-        for job in pending:
-            try:
-                job.result(None if end_s is None else max(end_s - time.monotonic(), 0.0))
-            except FutureTimeoutError:
-                with self._lock:
-                    self._pending.append(job)
-            # A device out of memory is a RuntimeError.
-            except (KVBoostError, RuntimeError, MemoryError) as error:
-                self._counters.add("put_failures")
-                warnings.warn(f"new chunks were not stored: {error}", FallbackWarning, stacklevel=2)
+            jobs = list(self._pending)
+        wait(jobs, timeout_s)
+        with self._lock:
+            # Two threads may have waited for the same jobs; one of them warns.
+            failures = [error for job in self._pending if job.done() and (error := job.exception()) is not None]
+            self._pending = [job for job in self._pending if not job.done()]
+        for error in failures:
+            warnings.warn(f"new chunks were not stored: {error}", FallbackWarning, stacklevel=2)
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -76,13 +86,34 @@ class Writer:
         self.flush()
         self._executor.shutdown()
 
-    def _put(self, build: Callable[[], PutRequest]) -> PutReceipt:
-        request = build()
-        if not request.chunks:
-            return PutReceipt()
-        receipt = self._cache.put(request)
+    def _put(self, build: Build) -> PutReceipt:
+        try:
+            request = build()
+            if not request.chunks:
+                return PutReceipt()
+            receipt = self._cache.put(request)
+        except BaseException as error:
+            self._counters.add("put_failures")
+            if isinstance(error, KVBoostError | MemoryError | torch.OutOfMemoryError):
+                raise
+            _log.exception("storing new chunks failed")
+            raise StoringError(f"{type(error).__name__} while they were cut out and put; see the log") from error
         self._counters.add("stored_chunks", receipt.stored)
         return receipt
+
+
+def _built(build: Build) -> Build:
+    """Run ``build`` now; return what gives its result, or raises its error, later."""
+    try:
+        request = build()
+    except Exception as error:  # noqa: BLE001 - raised again, where every failure to store is dealt with
+        failure = error
+
+        def fail() -> PutRequest:
+            raise failure
+
+        return fail
+    return lambda: request
 
 
 def _nothing() -> None:
