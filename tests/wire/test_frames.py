@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvboost.checksum import checksum
+from kvboost.client.fetched import chunks
 from kvboost.errors import DataLossError, InputError, TruncatedStreamError
 from kvboost.v1 import cache_pb2 as pb
-from kvboost.wire import assemble, frames
+from kvboost.wire import frames
 from kvboost.wire.frames import FRAME_BYTES, Frame
 
 u64 = st.integers(0, 2**64 - 1)
@@ -78,7 +79,7 @@ def test_garbage_raises_nothing_but_input_errors(raw):
 def test_chunks_come_back_whole(nbytes):
     payloads = {7: bytes(range(256)) * (nbytes // 256) + b"x" * (nbytes % 256), 9: b"second"}
     stream = (f for c, p in payloads.items() for f in frames.split(c, p, checksum(p)))
-    back = list(assemble.chunks(frames.decode(frames.encode(f)) for f in stream))
+    back = list(chunks(frames.decode(frames.encode(f)) for f in stream))
     assert {c.chunk_id: bytes(c.verified()) for c in back} == payloads
     assert all(memoryview(c.payload).readonly for c in back)
 
@@ -91,20 +92,20 @@ def three_frames() -> list[Frame]:
 @pytest.mark.parametrize("kept", [1, 2])
 def test_a_stream_that_ends_early_is_truncated(kept):
     with pytest.raises(TruncatedStreamError, match="chunk 1"):
-        list(assemble.chunks(iter(three_frames()[:kept])))
+        list(chunks(iter(three_frames()[:kept])))
 
 
 def test_another_chunk_in_the_middle_is_a_truncation():
     with pytest.raises(TruncatedStreamError):
-        list(assemble.chunks(iter([*three_frames()[:2], *frames.split(2, b"abc", 0)])))
+        list(chunks(iter([*three_frames()[:2], *frames.split(2, b"abc", 0)])))
 
 
 @pytest.mark.parametrize("order", [(0, 2, 1), (0, 0, 1), (1, 2)])
 def test_a_gap_or_an_overlap_is_a_loss(order):
     with pytest.raises(DataLossError):
-        list(assemble.chunks(three_frames()[i] for i in order))
+        list(chunks(three_frames()[i] for i in order))
 
 
 def test_a_frame_past_the_announced_end_is_a_loss():
     with pytest.raises(DataLossError):
-        list(assemble.chunks(iter([Frame(1, 0, b"abcd", total_bytes=3)])))
+        list(chunks(iter([Frame(1, 0, b"abcd", total_bytes=3)])))
