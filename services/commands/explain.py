@@ -114,8 +114,8 @@ def _run_and_store(engine: Engine, ids: list[int]) -> None:
     from kvboost.runtime.tools.explain import run_and_store
 
     run_and_store(engine, ids)
-    if isinstance(engine.preparer.cache, LocalCache):
-        engine.preparer.cache.flush()
+    if isinstance(engine.cache, LocalCache):
+        engine.cache.flush()
 
 
 def _explain(engine: Engine, ids: list[int]) -> _Explained:
@@ -124,7 +124,7 @@ def _explain(engine: Engine, ids: list[int]) -> _Explained:
 
     with step("Preparing the prompt"):
         report = explain(engine, ids)
-    tokens = TokenTexts(engine.preparer.tokenizer)(ids)
+    tokens = TokenTexts(engine.tokenizer)(ids)
     return _Explained(report, [tokens.text[a:b] for a, b in pairwise(tokens.starts)])
 
 

@@ -21,11 +21,11 @@ def token_event(token_id: int, text: str) -> pb.GenerateResponse:
 
 def info_to_proto(served: ServedModel, batch: BatchState) -> pb.DescribeRuntimeResponse:
     """Return what is known of the served model, counters included."""
-    support = served.engine.preparer.support
+    support = served.engine.support
     return pb.DescribeRuntimeResponse(
         version=__version__,
         model=served.name,
-        namespace=namespace_to_proto(served.engine.preparer.namespace),
+        namespace=namespace_to_proto(served.engine.namespace),
         max_context_tokens=served.max_context_tokens,
         cache_address=served.cache_address,
         tiers=[tier_to_proto(tier) for tier in Tier if tier in support.tiers],

@@ -29,9 +29,9 @@ def order(served: ServedModel, request: pb.OrderRequest) -> pb.OrderResponse:
     special = request.WhichOneof("before") != "chat"
     text = _prompt(served, request)
     before, documents = document_token_ids(served.tokenizer, text, request.documents, add_special_tokens=special)
-    preparer = served.engine.preparer
+    engine = served.engine
     try:
-        found = order_documents(preparer.cache, preparer.namespace.key, before, documents)
+        found = order_documents(engine.cache, engine.namespace.key, before, documents)
     except (CacheUnavailableError, NamespaceError) as error:
         warnings.warn(f"documents keep their order: {error}", FallbackWarning, stacklevel=2)
         found = DocumentOrder(tuple(range(len(documents))), 0, 0)

@@ -66,11 +66,10 @@ def warm(
 
 def _published(served: ServedModel) -> str:
     """Return the namespace of published documents."""
-    preparer = served.engine.preparer
     if not served.publishes:
         raise SupportError("publish is refused here; set runtime.publishes where callers may publish for all tenants")
-    cache = preparer.cache
-    key = cache.published_key(preparer.namespace.key) if isinstance(cache, PublishedCache) else None
+    cache = served.engine.cache
+    key = cache.published_key(served.engine.namespace.key) if isinstance(cache, PublishedCache) else None
     if key is None:
         raise SupportError("publish needs a name for what is published; set cache.published")
     return key

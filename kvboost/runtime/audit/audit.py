@@ -27,7 +27,7 @@ from kvboost.runtime.control.controller import Controller
 from kvboost.runtime.control.counters import ReuseCounters
 from kvboost.runtime.control.effective_policy import EffectivePolicy, loosest
 from kvboost.runtime.plan.plan import Plan
-from kvboost.runtime.prepare.prepare import Prepared
+from kvboost.runtime.prepare.prepared import Prepared
 from kvboost.runtime.prepare.report import count_tiers, tier_spans
 from kvboost.types import Tier
 

@@ -75,8 +75,9 @@ class Batch:
     ) -> None:
         self.engine = engine
         self.max_batch = max_batch
-        self.obstacle = batching_obstacle(engine.preparer)
-        self.budget = ByteBudget.of(engine.preparer, max_bytes)
+        self._turn = engine.preparer.probe_lock
+        self.obstacle = batching_obstacle(engine.model, engine.support, self._turn)
+        self.budget = ByteBudget.of(engine.support.layout, engine.model.device, max_bytes)
         self._prefill_tokens = prefill_tokens
         self._waiting = WaitingList(max_batch, max_queue)
         self._running: list[Row] = []
@@ -259,7 +260,7 @@ class Batch:
                 self.engine.model,
                 [row.cache for row in stepped],
                 [row.answer[-1] for row in stepped],
-                self.engine.preparer.probe_lock,
+                self._turn,
             )
         except Exception as error:  # noqa: BLE001 - it is the caller's to hear, and no other row's
             self._retry(stepped, error)
@@ -284,7 +285,7 @@ class Batch:
         if row.take(logits, most_likely):
             context = self._contexts[row]
             self._leave(row)
-            context.run(row.finish)
+            row.listener.on_end(context.run(row.finish))
 
     def _fail(self, row: Row, error: Exception) -> None:
         self._leave(row)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import torch
+
 from kvboost.errors import InputError
 from kvboost.runtime.batching.request import BatchRequest
 from kvboost.runtime.kv.slab import HEAD_ROOM_TOKENS
 from kvboost.runtime.model.machine import available_bytes
-from kvboost.runtime.prepare.prepare import Preparer
+from kvboost.types import KVLayout
 
 SHARE_OF_FREE = 0.5
 """What is taken of the memory that is free when the model has been loaded: passes need room for themselves."""
@@ -29,11 +31,11 @@ class ByteBudget:
         self._taken = 0
 
     @classmethod
-    def of(cls, preparer: Preparer, max_bytes: int) -> ByteBudget:
+    def of(cls, layout: KVLayout, device: torch.device, max_bytes: int) -> ByteBudget:
         """Return the budget of a model; for 0 bytes half of what is free now, or no limit where that is not known."""
-        free = available_bytes(preparer.model.device) if max_bytes == 0 else None
+        free = available_bytes(device) if max_bytes == 0 else None
         limit = max_bytes or (None if free is None else int(SHARE_OF_FREE * free))
-        return cls(limit, preparer.support.layout.token_bytes)
+        return cls(limit, layout.token_bytes)
 
     @property
     def taken(self) -> int:

@@ -6,25 +6,20 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from kvboost.reuse import ReuseReport
-from kvboost.runtime.audit.shadow import Watch
 from kvboost.runtime.batching.prefill import Prefill
 from kvboost.runtime.batching.request import BatchRequest, Ended, Listener
 from kvboost.runtime.batching.sampler import Sampler
-from kvboost.runtime.kv.slab import HEAD_ROOM_TOKENS, SlabCache
-from kvboost.runtime.kv.splice import Splice
+from kvboost.runtime.kv.slab import SlabCache
 from kvboost.runtime.model.device import synchronize
-from kvboost.runtime.plan.plan import Plan
-from kvboost.runtime.prepare.prepare import Prepared, Stages
+from kvboost.runtime.prepare.prepared import Prepared
 from kvboost.runtime.serve.answer import GeneratedAnswer
 from kvboost.runtime.serve.engine import Engine, end_tokens
+from kvboost.runtime.serve.finish import Passes
 from kvboost.runtime.serve.logprobs import logprobs_of
-
-# A limit far above what is usually answered must not cost memory: the slab grows when it has to.
-_MOST_NEW_TOKENS = 1024
+from kvboost.runtime.serve.request import MOST_NEW_TOKENS
 
 
 class Row:
@@ -52,7 +47,7 @@ class Row:
         self._engine = engine
         self._stages_s = {**request.stages_s, "queue": waited_s}
         self._prepared = _prepared(engine, request)
-        self._watch = Watch() if request.max_new_tokens and engine.audit.wants(self._prepared) else None
+        self._watch = engine.finisher.watch(self._prepared) if request.max_new_tokens else None
         self._sampler = Sampler(engine.model, request.sampling, request.token_ids) if request.max_new_tokens else None
         self._prefill = Prefill(engine.model, self._prepared.splice, batched)
         self._ttft_s = 0.0
@@ -104,41 +99,28 @@ class Row:
         full = len(self.answer) >= self.request.max_new_tokens
         return stopped or full or token in end_tokens(self._engine.model)
 
-    def finish(self) -> None:
-        """Store what was computed, audit if the row was drawn, and tell the listener."""
-        engine, prepared = self._engine, self._prepared
-        report = prepared.report(self._ttft_s)
-        report = replace(report, stages_s={**self._stages_s, **report.stages_s})
+    def finish(self) -> Ended:
+        """Store what was computed, audit if the row was drawn, and return the end to tell of."""
         ids = [*self.request.token_ids, *self.answer]
-        stored = None
+        passes = Passes(self._ttft_s, self._pass_s[0] if len(self._pass_s) == 1 else None, self._stages_s)
+        finished = self._engine.finisher.finish(self._prepared, self._watch, ids, passes, self.request.namespace)
         if self.request.skip_cache:
-            engine.counters.add("plain_requests")
+            self._engine.counters.add("plain_requests")
         else:
-            if len(self._pass_s) == 1:
-                engine.preparer.costs.observe(report, self._pass_s[0])
-            report = engine.preparer.costs.priced(report)
-            engine.counters.count(report)
-            stored = engine.store(prepared.plan, ids, self.cache, namespace=self.request.namespace, keep=False)
-        if self._watch is not None:
-            engine.audit.submit(prepared, self._watch, 0, ids)
-        ended = bool(self.answer) and self.answer[-1] in end_tokens(engine.model)
-        self.listener.on_end(Ended(GeneratedAnswer(tuple(self.answer), ended, report), stored))
+            self._engine.counters.count(finished.report)
+        ended = bool(self.answer) and self.answer[-1] in end_tokens(self._engine.model)
+        return Ended(GeneratedAnswer(tuple(self.answer), ended, finished.report), finished.stored)
 
 
 def _prepared(engine: Engine, request: BatchRequest) -> Prepared:
-    """Return the prompt with what it reuses; nothing where the cache is skipped or the model has changed."""
+    """Return the prompt with what it reuses; nothing where the cache is skipped or the model cannot reuse it."""
     preparer = engine.preparer
-    room = min(request.max_new_tokens, _MOST_NEW_TOKENS)
-    if not request.skip_cache and engine.unchanged():
-        controller = engine.audit.controller if request.policy is None else None
-        return preparer.prepare(request.token_ids, room, request.policy, controller)
-    plan = Plan(len(request.token_ids), ())
-    if not request.skip_cache:
-        plan = plan.noting("the active adapters changed since boost(); boost the model again")
-    cache = preparer.slabs.take(plan.num_tokens + room + HEAD_ROOM_TOKENS)
-    ids = torch.tensor(request.token_ids, device=engine.model.device)
-    nothing = torch.empty(0, dtype=torch.long, device=ids.device)
-    return Prepared(plan, Splice(cache, ids, nothing, 0, None, preparer.support), stages=Stages())
+    room = min(request.max_new_tokens, MOST_NEW_TOKENS)
+    obstacle = "" if request.skip_cache else engine.obstacle(len(request.token_ids))
+    if request.skip_cache or obstacle:
+        return preparer.complete(preparer.blank(request.token_ids, room, obstacle))
+    controller = engine.audit.controller if request.policy is None else None
+    return preparer.prepare(request.token_ids, room, request.policy, controller)
 
 
 def with_stages(report: ReuseReport, before_s: Mapping[str, float]) -> ReuseReport:

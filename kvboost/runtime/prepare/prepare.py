@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -25,7 +23,6 @@ from kvboost.errors import (
 )
 from kvboost.policy import ReusePolicy
 from kvboost.protocols import ChunkCache, PartSource, PromptSegmenter
-from kvboost.reuse import ReuseReport
 from kvboost.runtime.control.controller import Controller
 from kvboost.runtime.control.effective_policy import EffectivePolicy
 from kvboost.runtime.cost.cost_gate import Costs
@@ -39,73 +36,14 @@ from kvboost.runtime.kv.workers import Hands
 from kvboost.runtime.model.support import ModelSupport
 from kvboost.runtime.plan.plan import Plan
 from kvboost.runtime.plan.planner import NOMINATED, build_plan
-from kvboost.runtime.prepare.report import count_tiers, tier_spans
+from kvboost.runtime.prepare.prepared import Gathered, Prepared, Stages
 from kvboost.runtime.repair import STRATEGIES, RepairContext, Selection
 from kvboost.types import Handover, MatchQuery, Namespace, Tier
 
 
-class Stages:
-    """Seconds spent by stage."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def measure(self, name: str) -> Iterator[None]:
-        """Add the time spent inside to ``name``."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """One prompt, ready for its forward pass.
-
-    Attributes
-    ----------
-    splice
-        What is left to compute, over the slab that holds the rest.
-    recomputed
-        Positions that had a donor and are recomputed all the same.
-    effective
-        The policy that it was prepared under; None for a fallback.
-    handover
-        How the reused K/V came here.
-    """
-
-    plan: Plan
-    splice: Splice
-    recomputed: tuple[int, ...] = ()
-    recompute_ratio: float = 0.0
-    fallback: str | None = None
-    stages: Stages | None = None
-    effective: EffectivePolicy | None = None
-    handover: Handover | None = None
-
-    def report(self, ttft_s: float) -> ReuseReport:
-        """Return the report of this prompt."""
-        spans = tier_spans(self.plan, self.recomputed)
-        return ReuseReport(
-            prompt_tokens=self.plan.num_tokens,
-            tokens_by_tier=count_tiers(spans),
-            recomputed_tokens=len(self.recomputed),
-            recompute_ratio=self.recompute_ratio,
-            ttft_s=ttft_s,
-            stages_s=dict(self.stages.seconds) if self.stages is not None else {},
-            declined=self.plan.declined + (self.effective.declined if self.effective is not None else ()),
-            fallback=self.fallback,
-            similarity=min((piece.similarity for piece in self.plan.reuse), default=1.0),
-            spans=spans,
-            handover=self.handover,
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class Preparer:
-    """Everything that preparing a prompt needs; one per boosted model."""
+    """Prepares the prompts of one boosted model."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -141,24 +79,64 @@ class Preparer:
             Whether the forward pass may begin while K/V from another host still arrive; it may then raise
             :class:`~kvboost.errors.LateFetchError`, and the caller is to go on with :meth:`fall_back`.
         """
+        return self.complete(self.gather(token_ids, new_tokens, policy, controller, overlap))
+
+    @torch.no_grad()
+    def gather(
+        self,
+        token_ids: Sequence[int],
+        new_tokens: int,
+        policy: ReusePolicy | None = None,
+        controller: Controller | None = None,
+        overlap: bool = False,
+    ) -> Gathered:
+        """Do the first part of :meth:`prepare`, which runs nothing of the model and may wait for the cache.
+
+        On any thread: segment, match, plan, fetch and place, re-rotated.
+        """
         stages = Stages()
         rules = policy or self.policy
         effective = controller.admit(rules) if controller is not None else EffectivePolicy(rules)
         try:
-            return replace(self._prepare(token_ids, new_tokens, effective, stages, overlap), effective=effective)
+            return self._gather(token_ids, new_tokens, effective, stages, overlap)
         except KVBoostError as error:
-            # K/V that do not fit their layout are the cache's fault; other wrong input is the caller's.
-            if isinstance(error, InputError) and not isinstance(error, TensorError):
-                raise
-            return self.fall_back(token_ids, new_tokens, error, stages)
+            self._pass_on_input(error)
+            return self._without_reuse(token_ids, new_tokens, error, stages)
 
-    def fall_back(
-        self, token_ids: Sequence[int], new_tokens: int, error: KVBoostError, stages: Stages | None = None
-    ) -> Prepared:
+    def complete(self, gathered: Gathered) -> Prepared:
+        """Do the second part of :meth:`prepare`, on the thread that runs the model: choose what to recompute."""
+        if not gathered.plan.reuse:
+            return self._uncomputed(gathered)
+        try:
+            return self._complete(gathered)
+        except KVBoostError as error:
+            self._pass_on_input(error)
+            ids = gathered.token_ids.tolist()
+            return self._uncomputed(self._without_reuse(ids, gathered.new_tokens, error, gathered.stages))
+
+    def fall_back(self, token_ids: Sequence[int], new_tokens: int, error: KVBoostError) -> Prepared:
         """Warn of a fault of the cache, and return the prompt with nothing reused."""
+        return self._uncomputed(self._without_reuse(token_ids, new_tokens, error, Stages()))
+
+    def blank(self, token_ids: Sequence[int], new_tokens: int, declined: str = "") -> Gathered:
+        """Return a prompt for which nothing is looked up and nothing may be stored, and why it is declined."""
+        plan = Plan(len(token_ids), ())
+        plan = plan.noting(declined) if declined else plan
+        return replace(self._empty(token_ids, new_tokens, Stages(), plan), stores=False)
+
+    @staticmethod
+    def _pass_on_input(error: KVBoostError) -> None:
+        """Raise what is the caller's fault. K/V that do not fit their layout are the cache's."""
+        if isinstance(error, InputError) and not isinstance(error, TensorError):
+            raise error
+
+    def _without_reuse(
+        self, token_ids: Sequence[int], new_tokens: int, error: KVBoostError, stages: Stages
+    ) -> Gathered:
         self._mend(error)
         warnings.warn(f"full prefill instead of reuse: {error} ({type(error).__name__})", FallbackWarning, stacklevel=3)
-        return self._blank(token_ids, new_tokens, stages or Stages(), f"{type(error).__name__}: {error}")
+        empty = self._empty(token_ids, new_tokens, stages, Plan(len(token_ids), ()))
+        return replace(empty, fallback=f"{type(error).__name__}: {error}")
 
     def _mend(self, error: BaseException | None) -> None:
         """Spare later requests the fault: name a forgotten namespace again, evict a damaged chunk."""
@@ -169,27 +147,23 @@ class Preparer:
             elif isinstance(error, ChecksumError) and error.chunk_id is not None:
                 self.cache.evict(self.namespace.key, [error.chunk_id])
 
-    def _prepare(
+    def _gather(
         self, token_ids: Sequence[int], new_tokens: int, effective: EffectivePolicy, stages: Stages, overlap: bool
-    ) -> Prepared:
+    ) -> Gathered:
         plan = self.plan(token_ids, effective.policy, stages)
         plan = self.costs.weigh(plan, effective.policy, path_of(self.cache))
         if not plan.reuse:
-            return self._blank(token_ids, new_tokens, stages, None, plan)
+            return replace(self._empty(token_ids, new_tokens, stages, plan), effective=effective)
         with stages.measure("fetch"):
-            cache = self.slabs.take(len(token_ids) + new_tokens + HEAD_ROOM_TOKENS)
+            empty = self._empty(token_ids, new_tokens, stages, plan)
+            cache = empty.cache
             handover, missing = self._fetch(plan, cache, overlap)
             if missing:
                 plan = plan.without(missing, "evicted between match and fetch")
                 plan = plan if Tier.EXACT in self.support.tiers else plan.leading()
             for span in plan.compute:
                 cache.clear(span)
-        policy = effective.policy_for({piece.tier for piece in plan.reuse})
-        ids = torch.tensor(token_ids, device=self.model.device)
-        with stages.measure("repair"):
-            selection, ratio = self._select(plan, cache, ids, policy)
-        assembled = self._assemble(plan, cache, ids, selection, ratio, policy, stages)
-        return replace(assembled, handover=handover)
+        return replace(empty, plan=plan, handover=handover, effective=effective)
 
     def _fetch(self, plan: Plan, cache: SlabCache, overlap: bool) -> tuple[Handover | None, set[int]]:
         """Place the donors' K/V, or begin to; return how they came and the donors that did not."""
@@ -258,31 +232,41 @@ class Preparer:
         selection = STRATEGIES[policy.repair]().select(context)
         return selection, selection.cost / plan.reused_tokens
 
-    def _assemble(
-        self,
-        plan: Plan,
-        cache: SlabCache,
-        ids: Tensor,
-        selection: Selection,
-        ratio: float,
-        policy: ReusePolicy,
-        stages: Stages,
-    ) -> Prepared:
+    def _complete(self, gathered: Gathered) -> Prepared:
+        plan, cache, ids = gathered.plan, gathered.cache, gathered.token_ids
+        rules = gathered.effective or EffectivePolicy(self.policy)
+        policy = rules.policy_for({piece.tier for piece in plan.reuse})
+        with gathered.stages.measure("repair"):
+            selection, ratio = self._select(plan, cache, ids, policy)
         gaps = gaps_before_tail(plan, ids.device)
         scattered = torch.cat([gaps, selection.positions]).sort().values
         shift_plan = plan if policy.shift and len(selection.positions) > 0 else None
-        if selection.declined is not None:
-            plan = plan.noting(selection.declined)
         cache.set_length(plan.tail_start)
-        splice = Splice(cache, ids, scattered, plan.tail_start, shift_plan, self.support)
-        return Prepared(plan, splice, tuple(selection.positions.tolist()), ratio, None, stages)
+        ready = self._uncomputed(gathered)
+        return replace(
+            ready,
+            plan=plan if selection.declined is None else plan.noting(selection.declined),
+            splice=Splice(cache, ids, scattered, plan.tail_start, shift_plan, self.support),
+            recomputed=tuple(selection.positions.tolist()),
+            recompute_ratio=ratio,
+        )
 
-    def _blank(
-        self, token_ids: Sequence[int], new_tokens: int, stages: Stages, fallback: str | None, plan: Plan | None = None
-    ) -> Prepared:
-        """Return a prompt with nothing reused."""
+    def _uncomputed(self, gathered: Gathered) -> Prepared:
+        """Return a prompt that is computed whole."""
+        ids = gathered.token_ids
+        nothing = torch.empty(0, dtype=torch.long, device=ids.device)
+        return Prepared(
+            gathered.plan,
+            Splice(gathered.cache, ids, nothing, 0, None, self.support),
+            fallback=gathered.fallback,
+            stages=gathered.stages,
+            effective=gathered.effective,
+            handover=gathered.handover,
+            stores=gathered.stores,
+        )
+
+    def _empty(self, token_ids: Sequence[int], new_tokens: int, stages: Stages, plan: Plan) -> Gathered:
+        """Return a prompt with a slab that nothing was placed in."""
         ids = torch.tensor(token_ids, device=self.model.device)
         cache = self.slabs.take(len(token_ids) + new_tokens + HEAD_ROOM_TOKENS)
-        nothing = torch.empty(0, dtype=torch.long, device=ids.device)
-        splice = Splice(cache, ids, nothing, 0, None, self.support)
-        return Prepared(plan or Plan(len(token_ids), ()), splice, fallback=fallback, stages=stages)
+        return Gathered(plan, cache, ids, new_tokens, stages)

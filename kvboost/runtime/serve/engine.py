@@ -30,9 +30,11 @@ from kvboost.runtime.kv.splice import Splice
 from kvboost.runtime.model.device import synchronize
 from kvboost.runtime.model.fingerprint import adapter_key
 from kvboost.runtime.plan.plan import Plan
-from kvboost.runtime.prepare.prepare import Prepared, Preparer
+from kvboost.runtime.prepare.prepare import Preparer
+from kvboost.runtime.prepare.prepared import Prepared
 from kvboost.runtime.prepare.report import merge
 from kvboost.runtime.serve.call import Call, named_arguments, sequences
+from kvboost.runtime.serve.finish import Finisher, Passes
 from kvboost.runtime.serve.request import Declined, PromptRow, Request, read_request
 from kvboost.runtime.serve.writer import Writer
 from kvboost.types import PutReceipt, PutRequest, Tier
@@ -68,6 +70,13 @@ class Engine:
 
     def __init__(self, preparer: Preparer, plain_generate: Callable[..., Any], owns_cache: bool = False) -> None:
         self.preparer = preparer
+        self.model = preparer.model
+        self.tokenizer = preparer.tokenizer
+        self.cache = preparer.cache
+        self.namespace = preparer.namespace
+        self.support = preparer.support
+        self.policy = preparer.policy
+        self.costs = preparer.costs
         self.counters = preparer.costs.counters
         self.writer = Writer(preparer.cache, self.counters)
         self.plain_generate = plain_generate
@@ -76,6 +85,7 @@ class Engine:
         self._adapter = adapter_key(preparer.model)
         model = preparer.model
         self.audit = Audit(model, preparer.namespace.key, Controller(preparer.policy), self.counters, self.unchanged)
+        self.finisher = Finisher(self.costs, self.audit, self.store)
         self._hooks = (
             model.register_forward_pre_hook(self._before_forward, with_kwargs=True),
             model.register_forward_hook(self._after_forward),
@@ -94,15 +104,15 @@ class Engine:
         """
         call = Call(inputs, named_arguments(args, kwargs), policy, time.perf_counter())
         request = read_request(self.model, inputs, call.arguments)
-        if isinstance(request, Request) and (obstacle := self._obstacle(request)):
-            request = Declined(obstacle, sum(len(row.token_ids) for row in request.rows))
+        lengths = [len(row.token_ids) for row in request.rows] if isinstance(request, Request) else []
+        if isinstance(request, Request) and (obstacle := self.obstacle(max(lengths))):
+            request = Declined(obstacle, sum(lengths))
         if isinstance(request, Declined):
             result, report = self._decline(request, call)
         else:
             self.writer.flush(FLUSH_TIMEOUT_S)
             one = len(request.rows) == 1 and request.expand == 1
             result, report = (self._serve_one if one else self._serve_batch)(request, call)
-            report = self.preparer.costs.priced(report)
         self.counters.count(report)
         return result, report
 
@@ -110,11 +120,6 @@ class Engine:
     def run_plain(self, inputs: Tensor, **arguments: Any) -> tuple[Any, float]:
         """Run the model's own ``generate()`` without reuse; return its result and the time to first token."""
         return self._run(Call(inputs, arguments, None, time.perf_counter()), None, None)
-
-    @property
-    def model(self) -> PreTrainedModel:
-        """The model that is served."""
-        return self.preparer.model
 
     def close(self) -> None:
         """Put what is pending, take the hooks off the model, and close the cache if it is the engine's own.
@@ -125,14 +130,14 @@ class Engine:
         self.writer.close()
         self.preparer.hands.close()
         if self._owns_cache:
-            self.preparer.cache.close()
+            self.cache.close()
         for hook in self._hooks:
             hook.remove()
 
-    def _obstacle(self, request: Request) -> str:
-        """Name why this model cannot reuse anything for this request, or return an empty string."""
-        limit = self.preparer.support.longest_prompt
-        if limit is not None and any(len(row.token_ids) > limit for row in request.rows):
+    def obstacle(self, tokens: int) -> str:
+        """Name why nothing can be reused or stored for a prompt of so many tokens, or return an empty string."""
+        limit = self.support.longest_prompt
+        if limit is not None and tokens > limit:
             return f"beyond {limit} tokens the model rotates the keys of the whole prompt by other frequencies"
         if not self.unchanged():
             return "the active adapters changed since boost(); boost the model again"
@@ -150,23 +155,17 @@ class Engine:
         overlap = call.arguments.get("streamer") is None
         controller = self.audit.controller
         prepared = self.preparer.prepare(row.token_ids, request.new_tokens, call.policy, controller, overlap)
-        watch = Watch() if self.audit.wants(prepared) else None
+        watch = self.finisher.watch(prepared)
         before_s = time.perf_counter() - call.start_s
         try:
             result, ttft_s = self._run(call, prepared.splice.cache, prepared.splice, watch)
         except LateFetchError as error:
             prepared, watch = self.preparer.fall_back(row.token_ids, request.new_tokens, error), None
             result, ttft_s = self._run(call, prepared.splice.cache, prepared.splice)
-        cache = prepared.splice.cache
-        waited = cache.layers[0].gate is not None  # for K/V, within the pass
-        ids = self._answered(row, sequences(result)[0, row.padding :].tolist())
-        self.store(prepared.plan, ids, cache, keep=request.returns_dict, at_once=request.returns_dict)
-        if watch is not None:
-            self.audit.submit(prepared, watch, 0, ids)
-        report = prepared.report(ttft_s)
-        if not waited:
-            self.preparer.costs.observe(report, ttft_s - before_s)
-        return result, report
+        ids = self._answered(row, sequences(result)[0].tolist())
+        waited = prepared.splice.cache.layers[0].gate is not None  # for K/V, within the pass
+        passes = Passes(ttft_s, None if waited else ttft_s - before_s)
+        return result, self.finisher.finish(prepared, watch, ids, passes, keep=request.returns_dict).report
 
     def _serve_batch(self, request: Request, call: Call) -> tuple[Any, ReuseReport]:
         controller = self.audit.controller
@@ -185,13 +184,13 @@ class Engine:
             if watch is not None and audited[i]:
                 self.audit.submit(ready, watch, i * request.expand, ids)
         reports = [ready.report(ttft_s) for ready in prepared]
-        return result, reports[0] if len(reports) == 1 else merge(reports, ttft_s)
+        return result, self.costs.priced(reports[0] if len(reports) == 1 else merge(reports, ttft_s))
 
     def _joined(self, request: Request, prepared: Sequence[Prepared]) -> SlabCache:
         """Return one left-padded cache for all rows, holding everything but each row's last token."""
         width = max(row.padding + len(row.token_ids) for row in request.rows)
         batch = len(request.rows) * request.expand
-        layout = self.preparer.support.layout
+        layout = self.support.layout
         cache = SlabCache(layout, width + request.new_tokens + HEAD_ROOM_TOKENS, self.model.device, batch)
         if not any(ready.plan.reuse for ready in prepared):
             return cache  # nothing to join: transformers prefills the whole batch at once
@@ -272,11 +271,10 @@ class Engine:
         def build() -> PutRequest:
             count = min(len(ids), cache.get_seq_length() - padding)
             keys, values = (each[:, index, :, padding : padding + count] for each in cache.contents())
-            layout = preparer.support.layout
-            chunks = new_chunks(ids[:count], plan, preparer.segmenter, keys, values, layout)
+            chunks = new_chunks(ids[:count], plan, preparer.segmenter, keys, values, self.support.layout)
             if not keep:
                 preparer.slabs.give(cache)
-            return PutRequest(namespace or preparer.namespace.key, tuple(ids[:count]), chunks)
+            return PutRequest(namespace or self.namespace.key, tuple(ids[:count]), chunks)
 
         return self.writer.submit(build, at_once)
 

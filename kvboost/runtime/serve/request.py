@@ -23,8 +23,8 @@ _SETTINGS = (
     "token_healing", "output_attentions", "output_hidden_states", "assistant_early_exit", "guidance_scale",
 )  # fmt: skip
 _DEFAULT_NEW_TOKENS = 20
-# A limit far above what is usually answered must not cost memory: the slab grows when it has to.
-_MOST_NEW_TOKENS = 1024
+MOST_NEW_TOKENS = 1024
+"""Room made for an answer, at most: a limit far above what is usual must not cost memory. The slab grows if need be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def read_request(model: PreTrainedModel, inputs: Tensor | None, arguments: Mappi
         rows=rows,
         expand=max(beams, int(settings.get("num_return_sequences") or 1)),
         beams=beams,
-        new_tokens=min(settings.new_tokens(ids.shape[1]), _MOST_NEW_TOKENS),
+        new_tokens=min(settings.new_tokens(ids.shape[1]), MOST_NEW_TOKENS),
         returns_dict=bool(settings.get("return_dict_in_generate")),
     )
 

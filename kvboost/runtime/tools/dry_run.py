@@ -10,7 +10,7 @@ from kvboost.runtime.cost.cost_gate import judge
 from kvboost.runtime.cost.estimate import Estimator, repaired_tokens
 from kvboost.runtime.cost.meter import LEAST, FetchCost, path_of
 from kvboost.runtime.plan.plan import Plan
-from kvboost.runtime.prepare.prepare import Preparer, Stages
+from kvboost.runtime.prepare.prepared import Stages
 from kvboost.runtime.serve.engine import Engine
 from kvboost.runtime.tools.explain import check_fits
 from kvboost.types import Tier
@@ -57,23 +57,22 @@ def dry_run(engine: Engine, token_ids: Sequence[int]) -> DryRun:
     """
     check_fits(engine, token_ids)
     engine.writer.flush()
-    preparer, stages = engine.preparer, Stages()
-    policy = preparer.policy
-    plan = preparer.plan(token_ids, policy, stages)
-    model = preparer.costs.model
+    policy, stages = engine.policy, Stages()
+    plan = engine.preparer.plan(token_ids, policy, stages)
+    model = engine.costs.model
     full_s = reuse_s = verdict = None
     if model is not None:
-        rates = Estimator(model, _fetch_cost(preparer, plan), preparer.support.layout)
+        rates = Estimator(model, _fetch_cost(engine, plan), engine.support.layout)
         full_s, reuse_s = rates.full_s(plan), rates.reuse_s(plan, policy)
         if plan.reuse and policy.worth_it:
-            verdict = judge(plan, policy, rates, Tier.EXACT in preparer.support.tiers).reason
+            verdict = judge(plan, policy, rates, Tier.EXACT in engine.support.tiers).reason
     return DryRun(plan, int(repaired_tokens(plan, policy)), stages.seconds, full_s, reuse_s, verdict)
 
 
-def _fetch_cost(preparer: Preparer, plan: Plan) -> FetchCost:
+def _fetch_cost(engine: Engine, plan: Plan) -> FetchCost:
     """Return what fetching costs, timed now where requests have not timed it yet."""
-    meter, path = preparer.costs.meter, path_of(preparer.cache)
+    meter, path = engine.costs.meter, path_of(engine.cache)
     tries = LEAST if plan.reuse and meter.cost(path) is None else 0
     for _ in range(tries):
-        deque(meter.timed(preparer.cache.fetch(preparer.namespace.key, plan.chunk_ids())), maxlen=0)
+        deque(meter.timed(engine.cache.fetch(engine.namespace.key, plan.chunk_ids())), maxlen=0)
     return meter.cost(path) or FetchCost(0.0, 0.0)

@@ -24,7 +24,7 @@ def explain(engine: Engine, token_ids: Sequence[int]) -> ReuseReport:
     """
     check_fits(engine, token_ids)
     engine.writer.flush()
-    return engine.preparer.costs.priced(engine.preparer.prepare(token_ids, 0).report(0.0))
+    return engine.costs.priced(engine.preparer.prepare(token_ids, 0).report(0.0))
 
 
 def check_fits(engine: Engine, token_ids: Sequence[int]) -> None:

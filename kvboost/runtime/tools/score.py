@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kvboost.policy import ReusePolicy
-from kvboost.runtime.prepare.prepare import Prepared
+from kvboost.runtime.prepare.prepared import Prepared
 from kvboost.runtime.serve.engine import Engine
 
 

@@ -175,6 +175,8 @@ def test_a_model_that_changed_reuses_nothing_and_says_so(monkeypatch: pytest.Mon
         text = prompt(document(1, sentences=6))[0].tolist()
         ask(batch, text, 2).answer()
         monkeypatch.setattr(engine, "unchanged", lambda: False)
-        report = ask(batch, text, 2).report()
-        assert report.tokens_by_tier[Tier.COMPUTED] == len(text)
+        heard = ask(batch, [*text, 7, 8, 9], 2)
+        report = heard.report()
+        assert report.tokens_by_tier[Tier.COMPUTED] == len(text) + 3
         assert any("adapters changed" in reason for reason in report.declined)
+        assert heard.ended().stored is None  # it would be another model's K/V under this one's name

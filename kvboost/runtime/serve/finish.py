@@ -1,0 +1,95 @@
+"""What follows a prompt's passes, whoever ran them: its chunks are stored, its audit begins, its figures count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+
+from kvboost.reuse import ReuseReport
+from kvboost.runtime.audit.audit import Audit
+from kvboost.runtime.audit.shadow import Watch
+from kvboost.runtime.cost.cost_gate import Costs
+from kvboost.runtime.prepare.prepared import Prepared
+from kvboost.types import PutReceipt
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """How the passes of one prompt went.
+
+    Attributes
+    ----------
+    ttft_s
+        From the call to the first token's logits.
+    prompt_s
+        The pass over what was not reused; None where it cannot be told from other work.
+    before_s
+        Seconds before the prompt was prepared, by stage.
+    """
+
+    ttft_s: float
+    prompt_s: float | None = None
+    before_s: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A prompt that is accounted for.
+
+    Attributes
+    ----------
+    stored
+        What becomes of its chunks, in the background; None where nothing is stored.
+    """
+
+    report: ReuseReport
+    stored: Future[PutReceipt] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Finisher:
+    """Accounts for the prompts of one boosted model, each once.
+
+    Attributes
+    ----------
+    store
+        :meth:`~kvboost.runtime.serve.engine.Engine.store`.
+    """
+
+    costs: Costs
+    audit: Audit
+    store: Callable[..., Future[PutReceipt]]
+
+    def watch(self, prepared: Prepared) -> Watch | None:
+        """Return who watches the prompt's passes, if it was drawn for an audit."""
+        return Watch() if self.audit.wants(prepared) else None
+
+    def finish(
+        self,
+        prepared: Prepared,
+        watch: Watch | None,
+        ids: list[int],
+        passes: Passes,
+        namespace: str = "",
+        keep: bool = False,
+    ) -> Finished:
+        """Store and audit the tokens ``ids``, prompt and answer, and return the report.
+
+        Parameters
+        ----------
+        namespace, keep
+            As :meth:`~kvboost.runtime.serve.engine.Engine.store` takes them.
+        """
+        report = prepared.report(passes.ttft_s)
+        report = replace(report, stages_s={**passes.before_s, **report.stages_s})
+        if not prepared.stores:
+            return Finished(report, None)
+        if passes.prompt_s is not None:
+            self.costs.observe(report, passes.prompt_s)
+        cache = prepared.splice.cache
+        # What the caller keeps, it may change: such K/V are cut out now.
+        stored = self.store(prepared.plan, ids, cache, namespace=namespace, keep=keep, at_once=keep)
+        if watch is not None:
+            self.audit.submit(prepared, watch, 0, ids)
+        return Finished(self.costs.priced(report), stored)
