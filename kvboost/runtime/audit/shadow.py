@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
+
+from kvboost.runtime.audit.divergence import kl_divergence
 
 ANSWER_TOKENS = 64
 """Answer tokens that are compared at most: logits of a whole vocabulary are kept for each."""
@@ -117,7 +118,7 @@ def difference_of(model: PreTrainedModel, seen: Seen) -> Difference:
     same = full[: len(seen.tops)].argmax(-1) == seen.tops.to(full.device)
     apart = torch.nonzero(~same)
     return Difference(
-        kl_first=_kl(full[0], seen.first.to(full.device).float()),
+        kl_first=float(kl_divergence(full[0], seen.first.to(full.device))),
         top1_first=int(full[0].argmax()) == int(seen.first.argmax()),
         top1_agreement=float(same.float().mean()) if len(same) else None,
         first_divergence=int(apart[0]) if len(apart) else None,
@@ -132,11 +133,3 @@ def _full_logits(model: PreTrainedModel, seen: Seen) -> Tensor:
     keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
     logits: Tensor = model(input_ids=ids, use_cache=False, **({"logits_to_keep": count} if keeps else {})).logits
     return logits[0, -count:].float()
-
-
-def _kl(full: Tensor, reuse: Tensor) -> float:
-    """Return KL(full || reuse) in nats; broken logits of the reuse must count as the greatest loss, not as none."""
-    p, q = full.log_softmax(-1), reuse.log_softmax(-1)
-    # Tokens that the model rules out (logits of minus infinity) carry no probability, and 0 * inf is NaN.
-    kl = float(torch.where(p.isneginf(), 0.0, p.exp() * (p - q)).sum())
-    return max(kl, 0.0) if not math.isnan(kl) else math.inf

@@ -11,7 +11,8 @@ import math
 import mmap
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -149,10 +150,21 @@ class SlabLayer(DynamicLayer):
         capacity = max(self.key_buffer.shape[-2], (start + count) * 5 // 4 + HEAD_ROOM_TOKENS)
         buffers = []
         for old in (self.keys, self.values):
-            new = old.new_empty((old.shape[0], old.shape[1], capacity, old.shape[3]))
+            with writable_anywhere():
+                new = old.new_empty((old.shape[0], old.shape[1], capacity, old.shape[3]))
             new[:, :, :start] = old
             buffers.append(new)
         self._set_buffers(buffers[0], buffers[1], start)
+
+
+@contextmanager
+def writable_anywhere() -> Iterator[None]:
+    """Make tensors that may be written to from any mode and thread, also where the caller is in ``inference_mode()``.
+
+    What is made in that mode can only be written to in it; slabs outlive the call, and other threads write to them.
+    """
+    with torch.inference_mode(False), torch.no_grad():
+        yield
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str) -> Tensor:
@@ -193,7 +205,9 @@ class SlabCache(DynamicCache):
             shape = (layout.num_layers, batch_size, layout.num_kv_heads, capacity_tokens)
             dtype = TORCH_DTYPES[layout.dtype]
             # Positions that are not filled are masked, and 0 * NaN is NaN: values must start finite.
-            buffers = zeros((*shape, layout.key_dim), dtype, device), zeros((*shape, layout.value_dim), dtype, device)
+            with writable_anywhere():
+                keys, values = (zeros((*shape, dim), dtype, device) for dim in (layout.key_dim, layout.value_dim))
+            buffers = keys, values
         self.key_slab, self.value_slab = buffers
         self.layers = [SlabLayer(i, k, v) for i, (k, v) in enumerate(zip(self.key_slab, self.value_slab, strict=True))]
         self.layer_class_to_replicate = None

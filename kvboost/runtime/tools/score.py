@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from kvboost.policy import ReusePolicy
+from kvboost.runtime.audit.divergence import kl_divergence
 from kvboost.runtime.prepare.prepared import Prepared
 from kvboost.runtime.serve.engine import Engine
 
@@ -87,7 +88,6 @@ def forced_logits(
 
 def loss(full: Tensor, reuse: Tensor) -> Loss:
     """Compare logits ``[A, vocab]`` of full prefill and of reuse over the same answer."""
-    p, q = full.log_softmax(-1), reuse.log_softmax(-1)
-    kl = torch.nn.functional.kl_div(q, p, log_target=True, reduction="none").sum(-1).clamp_min(0.0)
+    kl = kl_divergence(full, reuse)
     same = (full.argmax(-1) == reuse.argmax(-1)).float()
     return Loss(float(kl.mean()), float(kl[0]), float(same.mean()), len(kl))
