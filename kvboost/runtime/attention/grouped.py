@@ -22,9 +22,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
+from transformers import PreTrainedModel
+
+from kvboost.runtime.attention.transformers_api import (
+    attention_name,
+    register_attention,
+    sdpa_attention_forward,
+    sdpa_mask,
+    set_attention_name,
+)
 
 GROUPED = "kvboost_grouped_sdpa"
 BLOCK_ROWS = 64
@@ -79,14 +85,14 @@ def use_grouped(model: PreTrainedModel) -> None:
     config = model.config.get_text_config(decoder=True)
     heads = getattr(config, "num_attention_heads", 0)
     fewer = getattr(config, "num_key_value_heads", None) or heads
-    if model.device.type == "cpu" and model.config._attn_implementation == "sdpa" and fewer < heads:
-        model.config._attn_implementation = GROUPED
+    if model.device.type == "cpu" and attention_name(model) == "sdpa" and fewer < heads:
+        set_attention_name(model, GROUPED)
 
 
 def use_own(model: PreTrainedModel) -> None:
     """Undo :func:`use_grouped`."""
-    if model.config._attn_implementation == GROUPED:
-        model.config._attn_implementation = "sdpa"
+    if attention_name(model) == GROUPED:
+        set_attention_name(model, "sdpa")
 
 
 def grouped_attention(
@@ -140,5 +146,4 @@ def _additive_mask(*args: Any, dtype: torch.dtype = torch.float32, **kwargs: Any
     return None if visible is None else additive(visible, dtype)
 
 
-AttentionInterface.register(GROUPED, grouped_attention)
-AttentionMaskInterface.register(GROUPED, _additive_mask)
+register_attention(GROUPED, grouped_attention, _additive_mask)

@@ -7,7 +7,6 @@ the context of its own thread: a pass of another thread meanwhile finds none and
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -15,11 +14,16 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers import PreTrainedModel
 
 from kvboost.runtime.attention.grouped import GROUPED
+from kvboost.runtime.attention.transformers_api import (
+    attention_name,
+    base_attention,
+    mask_function,
+    register_attention,
+    set_attention_name,
+)
 
 _RECORDER: ContextVar[AttentionRecorder | None] = ContextVar("kvboost_recorder", default=None)
 _PREFIX = "kvboost_recording_"
@@ -29,14 +33,12 @@ _OWN = re.compile("^(kvboost_[a-z]+_)+")  # how our attentions are named, before
 
 def attention_of(model: PreTrainedModel) -> str:
     """Return the attention that ``model`` was loaded with, also while it is switched to one of ours."""
-    name: str = model.config._attn_implementation
-    return _OWN.sub("", name)
+    return _OWN.sub("", attention_name(model))
 
 
 def takes_additive_masks(model: PreTrainedModel) -> bool:
     """Return whether ``model``'s attention wants a mask that is added to the scores, not a boolean one."""
-    name: str = model.config._attn_implementation
-    return name.endswith((GROUPED, "eager"))
+    return attention_name(model).endswith((GROUPED, "eager"))
 
 
 @dataclass
@@ -75,12 +77,12 @@ class AttentionRecorder:
 def recording(model: PreTrainedModel, recorder: AttentionRecorder) -> Iterator[None]:
     """Have ``model``'s attention recorded in this thread; callers take turns, since the model is switched."""
     token = _RECORDER.set(recorder)
-    before = model.config._attn_implementation
-    model.config._attn_implementation = _PREFIX + before
+    before = attention_name(model)
+    set_attention_name(model, _PREFIX + before)
     try:
         yield
     finally:
-        model.config._attn_implementation = before
+        set_attention_name(model, before)
         _RECORDER.reset(token)
 
 
@@ -131,14 +133,10 @@ def _make_function(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
         if recorder is not None:
             known = {name: kwargs.get(name) for name in ("scaling", "softcap", "s_aux")}
             return recorded_attention(module, query, key, value, mask, recorder, **known)  # type: ignore[arg-type]
-        eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
-        function = ALL_ATTENTION_FUNCTIONS.get_interface(base, eager)
-        result: tuple[Tensor, Tensor | None] = function(module, query, key, value, mask, **kwargs)
-        return result
+        return base_attention(base, module)(module, query, key, value, mask, **kwargs)
 
     return attention
 
 
 for _base in ("sdpa", "eager", GROUPED):
-    AttentionInterface.register(_PREFIX + _base, _make_function(_base))
-    AttentionMaskInterface.register(_PREFIX + _base, ALL_MASK_ATTENTION_FUNCTIONS[_base])
+    register_attention(_PREFIX + _base, _make_function(_base), mask_function(_base))

@@ -6,7 +6,6 @@ the attention function that the model was loaded with, so that soft caps, sinks 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -14,9 +13,16 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers import PreTrainedModel
+
+from kvboost.runtime.attention.transformers_api import (
+    attention_name,
+    base_attention,
+    has_attention,
+    mask_function,
+    register_attention,
+    set_attention_name,
+)
 
 _PREFIX = "kvboost_rows_"
 
@@ -44,22 +50,21 @@ def attending(model: PreTrainedModel, rows: RowsKV) -> Iterator[None]:
 
     A pass of another thread meanwhile gets the attention that the model was loaded with.
     """
-    before = model.config._attn_implementation
+    before = attention_name(model)
     token = _ROWS.set(rows)
-    model.config._attn_implementation = _registered(before)
+    set_attention_name(model, _registered(before))
     try:
         yield
     finally:
-        model.config._attn_implementation = before
+        set_attention_name(model, before)
         _ROWS.reset(token)
 
 
 def _registered(base: str) -> str:
     """Return the name under which attention by rows over ``base`` is registered, with masks as for ``base``."""
     name = _PREFIX + base
-    if name not in ALL_ATTENTION_FUNCTIONS:
-        AttentionInterface.register(name, _make_function(base))
-        AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS[base])
+    if not has_attention(name):
+        register_attention(name, _make_function(base), mask_function(base))
     return name
 
 
@@ -67,12 +72,10 @@ def _make_function(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
     def attention(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: object
     ) -> tuple[Tensor, Tensor | None]:
-        eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
-        function = ALL_ATTENTION_FUNCTIONS.get_interface(base, eager)
+        function = base_attention(base, module)
         rows = _ROWS.get()
         if rows is None:
-            result: tuple[Tensor, Tensor | None] = function(module, query, key, value, mask, **kwargs)
-            return result
+            return function(module, query, key, value, mask, **kwargs)
         # The newest token sees everything before it (the cache has cut windows to size), so no mask is needed.
         outputs = [
             function(module, query[i : i + 1], keys, values, None, **kwargs)[0]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from kvboost.runtime.attention.transformers_api import logits_processors
 from kvboost.runtime.serve.answer import generation_arguments
 from kvboost.sampling import Sampling
 
@@ -27,12 +27,7 @@ class Sampler:
 
     def __init__(self, model: PreTrainedModel, sampling: Sampling, prompt_ids: Sequence[int]) -> None:
         wanted = generation_arguments(model, sampling)
-        config: Any = model._prepare_generation_config(None, **wanted)[0]
-        model._prepare_special_tokens(config, True, device=model.device)
-        self._processors = model._get_logits_processor(
-            config, input_ids_seq_length=len(prompt_ids), device=model.device
-        )
-        self._draws = bool(config.do_sample)
+        self._processors, self._draws = logits_processors(model, wanted, len(prompt_ids))
         self._ids = list(prompt_ids)
         self._generator = torch.Generator(model.device)
         if sampling.seed is None:

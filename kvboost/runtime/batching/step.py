@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
-from transformers.cache_utils import DynamicLayer
 
 from kvboost.runtime.attention.masks import layer_types, position_masks
+from kvboost.runtime.attention.transformers_api import DynamicLayer
 from kvboost.runtime.batching.attention import RowsKV, attending
 from kvboost.runtime.kv.slab import SlabCache
 

@@ -19,6 +19,7 @@ import transformers
 from transformers import PreTrainedModel
 
 from kvboost.assets import default_cache_dir
+from kvboost.runtime.attention.transformers_api import attention_name
 from kvboost.runtime.cost.model import CostModel, TimedPass, fit
 from kvboost.runtime.kv.codec import TORCH_DTYPES
 from kvboost.runtime.kv.slab import SlabCache
@@ -86,7 +87,7 @@ def calibrate(model: PreTrainedModel, support: ModelSupport, budget_s: float = B
 def calibration_path(cache_dir: Path, model: PreTrainedModel, namespace: Namespace) -> Path:
     """Return where the calibration is kept: under all that the speed depends on."""
     text = f"1 {replace(namespace, tenant='').key} {torch.__version__} {transformers.__version__} {model.device.type}"
-    text += f" {model.config._attn_implementation} {machine_name(model)} {torch.get_num_threads()}"
+    text += f" {attention_name(model)} {machine_name(model)} {torch.get_num_threads()}"
     return cache_dir / "calibrations" / f"{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}.json"
 
 

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer
 
 from kvboost.errors import KVBoostError
+from kvboost.runtime.attention.transformers_api import DynamicLayer
 from kvboost.runtime.kv.codec import TORCH_DTYPES
 from kvboost.runtime.kv.residual_shift import LayerShift
 from kvboost.types import KVLayout, Span

@@ -8,6 +8,7 @@ import json
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from kvboost.runtime.attention.transformers_api import holds_adapters
 from kvboost.runtime.model.support import ModelSupport
 from kvboost.types import Namespace
 
@@ -52,7 +53,7 @@ def weights_digest(model: PreTrainedModel) -> str:
 
 def adapter_key(model: PreTrainedModel) -> str:
     """Return a digest of the active adapters' names and weights, or an empty string without adapters."""
-    if not getattr(model, "_hf_peft_config_loaded", False):
+    if not holds_adapters(model):
         return ""
     digest = hashlib.blake2b(digest_size=16)
     digest.update(json.dumps(sorted(model.active_adapters())).encode())

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
-from transformers.cache_utils import DynamicLayer
 
 from kvboost.errors import ModelSupportError
 from kvboost.runtime.attention.masks import layer_types
 from kvboost.runtime.attention.recording import attention_of
+from kvboost.runtime.attention.transformers_api import DynamicLayer
 from kvboost.runtime.model.rope import Pairing, Rope, rotated
 from kvboost.types import KVLayout, Tier
 

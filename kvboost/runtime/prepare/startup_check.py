@@ -18,6 +18,7 @@ from transformers import DynamicCache, PreTrainedModel
 from kvboost.assets import default_cache_dir
 from kvboost.runtime.attention.masks import position_masks
 from kvboost.runtime.attention.recording import AttentionRecorder, recording
+from kvboost.runtime.attention.transformers_api import attention_name
 from kvboost.runtime.kv.slab import SlabCache, SplicePass
 from kvboost.runtime.model.rope import rotated
 from kvboost.runtime.model.support import ModelSupport
@@ -129,5 +130,5 @@ def _relative(value: Tensor, expected: Tensor) -> float:
 
 def _gate_key(model: PreTrainedModel, namespace: Namespace) -> str:
     text = f"1 {namespace.key} {torch.__version__} {transformers.__version__} {model.device.type}"
-    text += f" {model.config._attn_implementation}"
+    text += f" {attention_name(model)}"
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -11,10 +11,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer
 
 from kvboost.errors import ModelSupportError
 from kvboost.runtime.attention.masks import position_masks
+from kvboost.runtime.attention.transformers_api import DynamicLayer
 from kvboost.runtime.kv.slab import SlabCache
 from kvboost.runtime.model.support import last_logits_only
 from kvboost.runtime.repair.base import RepairContext, Selection
