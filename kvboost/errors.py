@@ -4,7 +4,9 @@
 
     KVBoostError
     ├── InputError (also ValueError)     something the caller passed is wrong
-    │   ├── PromptError                  an empty prompt, or one longer than the model's context
+    │   ├── PromptError                  a prompt that cannot be answered
+    │   │   ├── EmptyPromptError         it has no token
+    │   │   └── PromptTooLongError       it is longer than the model's context, or than a request may be
     │   ├── PolicyError                  a reuse policy with a value out of range, e.g. the threshold
     │   ├── ConfigError                  a configuration file, variable or argument that does not fit
     │   └── TensorError                  K/V of the wrong dtype, shape or byte count; a bad embedding
@@ -42,7 +44,15 @@ class InputError(KVBoostError, ValueError):
 
 
 class PromptError(InputError):
-    """The prompt is empty or longer than the model's context."""
+    """The prompt cannot be answered."""
+
+
+class EmptyPromptError(PromptError):
+    """The prompt has no token to go on from."""
+
+
+class PromptTooLongError(PromptError):
+    """The prompt is longer than the model's context, or than a request may be."""
 
 
 class PolicyError(InputError):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvboost.errors import InputError
+from kvboost.texts import check_text, read_text
 
 SUFFIXES = (".txt", ".md", ".rst", ".jsonl")
 """What is read of a folder; a file that is named itself may end as it likes."""
@@ -38,22 +39,6 @@ def read_documents(names: Sequence[str]) -> list[Document]:
     """
     paths = dict.fromkeys(path for name in names for path in _paths(name))
     return [document for path in paths for document in _read(path)]
-
-
-def read_text(path: Path) -> str:
-    """Return the text of a file.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read, or is no UTF-8.
-    """
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}); give a text file") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 text (byte {error.start}); convert it first") from error
 
 
 def _paths(name: str) -> list[Path]:
@@ -94,7 +79,10 @@ def _of_line(name: str, line: str) -> Document:
         record = json.loads(line)
     except json.JSONDecodeError as error:
         raise InputError(f"{name} is not JSON ({error.msg}); write one object with a field text per line") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{name} holds a number or a nesting that no text needs; leave it out") from error
     text = record.get("text") if isinstance(record, dict) else None
     if not isinstance(text, str) or not text.strip():
         raise InputError(f'{name} has no text; each line must hold an object such as {{"text": "..."}}')
+    check_text(text, f"{name}: text")
     return Document(name, text)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 from jinja2.exceptions import TemplateError
 
-from kvboost.errors import InputError, PromptError
+from kvboost.errors import EmptyPromptError, InputError, PromptError
+from kvboost.texts import check_text, decoded, read_text
 
 Prompt = str | list[dict[str, str]]
 """A text, or a chat as a list of ``role`` and ``content``."""
@@ -23,14 +23,12 @@ def read_prompt(name: str) -> Prompt:
     PromptError
         If the file cannot be read, is empty, or is no chat although it ends in ``.json``.
     """
-    try:
-        text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
-    except OSError as error:
-        raise PromptError(f"prompt file {name} cannot be read ({error.strerror}); give a text file") from error
-    except UnicodeDecodeError as error:
-        raise PromptError(f"prompt file {name} is not UTF-8 text (byte {error.start}); convert it first") from error
+    if name == "-":
+        text = decoded(sys.stdin.buffer.read(), "the prompt on standard input", PromptError)
+    else:
+        text = read_text(name, f"prompt file {name}", PromptError)
     if not text.strip():
-        raise PromptError(f"prompt file {name} is empty; write the prompt into it")
+        raise EmptyPromptError(f"prompt file {name} is empty; write the prompt into it")
     return _chat(name, text) if name.endswith(".json") else text
 
 
@@ -58,9 +56,14 @@ def _chat(name: str, text: str) -> Prompt:
         chat = json.loads(text)
     except json.JSONDecodeError as error:
         raise PromptError(f"prompt file {name} is not JSON (line {error.lineno}: {error.msg})") from error
+    except (ValueError, RecursionError) as error:
+        raise PromptError(f"prompt file {name} holds a number or a nesting that no chat needs; leave it out") from error
     messages = chat.get("messages") if isinstance(chat, dict) else chat
     if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
         raise PromptError(f'prompt file {name} must hold a list of {{"role": ..., "content": ...}}, both texts')
+    for i, message in enumerate(messages):
+        for key in ("role", "content"):
+            check_text(message[key], f"prompt file {name}: messages[{i}].{key}")
     return [{"role": message["role"], "content": message["content"]} for message in messages]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from kvboost.client.runtime_types import (
     BatchState,
@@ -18,6 +18,7 @@ from kvboost.client.runtime_types import (
 from kvboost.documents import DocumentOrder
 from kvboost.errors import DataLossError, InputError
 from kvboost.reuse import ReuseReport, TierSpan
+from kvboost.texts import check_text
 from kvboost.types import Handover, Span, Tier
 from kvboost.v1 import runtime_pb2 as pb
 from kvboost.wire.convert import namespace_from_proto, tier_from_proto, token_ids_to_proto
@@ -29,12 +30,13 @@ Prompt = str | Sequence[ChatMessage] | Sequence[int]
 def prompt_to_proto(prompt: Prompt, request: pb.GenerateRequest) -> None:
     """Put ``prompt`` into ``request``."""
     if isinstance(prompt, str):
+        check_text(prompt, "prompt")
         request.prompt = prompt
         return
-    messages = [pb.ChatMessage(role=m.role, content=m.content) for m in prompt if isinstance(m, ChatMessage)]
-    ids = [i for i in prompt if isinstance(i, int)]
+    messages = [m for m in prompt if isinstance(m, ChatMessage)]
+    ids = [i for i in prompt if isinstance(i, int) and not isinstance(i, bool)]
     if len(messages) == len(prompt) > 0:
-        request.chat.messages.extend(messages)
+        request.chat.messages.extend(_chat_to_proto(messages))
     elif len(ids) == len(prompt):
         request.token_ids.ids.extend(token_ids_to_proto(ids))
     else:
@@ -45,14 +47,24 @@ def order_to_proto(documents: Sequence[str], before: str | Sequence[ChatMessage]
     """Return the request for an order of ``documents`` behind a text or a chat."""
     if isinstance(documents, str):
         raise InputError("documents must be a list of texts, not one text")
+    for i, document in enumerate(documents):
+        check_text(document, f"documents[{i}]")
     request = pb.OrderRequest(documents=documents)
     if isinstance(before, str):
+        check_text(before, "before")
         request.prompt = before
     elif before and all(isinstance(m, ChatMessage) for m in before):
-        request.chat.messages.extend(pb.ChatMessage(role=m.role, content=m.content) for m in before)
+        request.chat.messages.extend(_chat_to_proto(before))
     else:
         raise InputError("before must be a text, or a list of ChatMessage whose last one goes on with the documents")
     return request
+
+
+def _chat_to_proto(messages: Sequence[ChatMessage]) -> Iterator[pb.ChatMessage]:
+    for i, message in enumerate(messages):
+        check_text(message.role, f"messages[{i}].role")
+        check_text(message.content, f"messages[{i}].content")
+        yield pb.ChatMessage(role=message.role, content=message.content)
 
 
 def order_from_proto(message: pb.OrderResponse) -> DocumentOrder:

@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 from typing_extensions import TypedDict, Unpack
 
+from kvboost.client.bounds import check_count, check_size
 from kvboost.client.convert_runtime import (
     Prompt,
     event_from_proto,
@@ -23,6 +24,7 @@ from kvboost.client.transport import CHANNEL_OPTIONS
 from kvboost.documents import DocumentOrder
 from kvboost.errors import InputError, RuntimeUnavailableError
 from kvboost.sampling import Sampling
+from kvboost.texts import check_text
 from kvboost.v1 import runtime_pb2 as pb
 from kvboost.v1 import runtime_pb2_grpc as pb_grpc
 from kvboost.wire.address import parse_address
@@ -31,6 +33,7 @@ from kvboost.wire.status import error_of
 from kvboost.wire.tracing import traced_channel
 
 WARM_CALL_BYTES = 1 << 20
+_ANY_ANSWER = ("grpc.max_receive_message_length", -1)  # the texts of all tokens of a long prompt take more than 4 MiB
 
 
 class GenerateOptions(TypedDict, total=False):
@@ -88,7 +91,7 @@ class RuntimeClient:
         self.address = str(parse_address(address))
         self._timeout_s = timeout_s
         self._closed = False
-        self._channel = traced_channel(grpc.insecure_channel(self.address, options=CHANNEL_OPTIONS))
+        self._channel = traced_channel(grpc.insecure_channel(self.address, options=(*CHANNEL_OPTIONS, _ANY_ANSWER)))
         stub: Any = pb_grpc.RuntimeServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._describe: Callable[..., pb.DescribeRuntimeResponse] = stub.Describe
         self._generate: Callable[..., Any] = stub.Generate
@@ -174,9 +177,16 @@ class RuntimeClient:
         """
         if isinstance(documents, str):
             raise InputError("documents must be a list of texts, not one text")
+        check_text(prefix, "prefix")
+        for i, document in enumerate(documents):
+            check_text(document, f"documents[{i}]")
+        requests = [pb.WarmRequest(documents=part, prefix=prefix, publish=publish) for part in _parts(documents)]
+        first = 0
+        for request in requests:
+            check_size(request, f"documents[{first}] with its prefix", "split it")
+            first += len(request.documents)
         receipts: list[WarmReceipt] = []
-        for part in _parts(documents):
-            request = pb.WarmRequest(documents=part, prefix=prefix, publish=publish)
+        for request in requests:
             first = len(receipts)
             with self._failures():
                 for message in self._warm(request, timeout=timeout_s):
@@ -204,6 +214,7 @@ class RuntimeClient:
             If a document is empty, or the chat does not fit the model.
         """
         request = order_to_proto(documents, before)
+        check_size(request, "documents and what stands before them", "send fewer")
         with self._failures():
             return order_from_proto(self._order(request, timeout=self._timeout_s))
 
@@ -246,14 +257,18 @@ def _request(prompt: Prompt, options: GenerateOptions) -> tuple[pb.GenerateReque
     if unknown:
         raise TypeError(f"unknown arguments {', '.join(sorted(unknown))}")
     sampling = options.get("sampling")
+    logprobs = options.get("logprobs")
+    if logprobs is not None:
+        check_count(logprobs, "logprobs")
     request = pb.GenerateRequest(
-        max_new_tokens=options.get("max_new_tokens", 0),
+        max_new_tokens=check_count(options.get("max_new_tokens", 0), "max_new_tokens"),
         sampling=None if sampling is None else sampling_to_proto(sampling),
         score_against_full=options.get("score_against_full", False),
         skip_cache=options.get("skip_cache", False),
         wait_for_store=options.get("wait_for_store", False),
         with_token_texts=options.get("with_token_texts", False),
-        logprobs=options.get("logprobs"),
+        logprobs=logprobs,
     )
     prompt_to_proto(prompt, request)
+    check_size(request, "the prompt", "shorten it")
     return request, options.get("timeout_s")

@@ -12,6 +12,7 @@ from pathlib import Path
 from kvboost.config.schema import Config
 from kvboost.config.values import coerce, known_fields
 from kvboost.errors import ConfigError, InputError
+from kvboost.texts import read_text
 
 DEFAULT_PATH = Path("kvboost.toml")
 _PREFIX = "KVBOOST_"
@@ -73,10 +74,8 @@ def _from_file(path: str | Path | None) -> Iterator[_Setting]:
     if path is None and not file.is_file():
         return
     try:
-        tables = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"configuration file {file} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        tables = tomllib.loads(read_text(file, f"configuration file {file}", ConfigError))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"configuration file {file} is not valid TOML: {error}") from error
     for section, table in tables.items():
         if not isinstance(table, dict):

@@ -51,8 +51,9 @@ def run(args: argparse.Namespace) -> int:
     The cache of a command that ends would end with it, so documents are only warmed in a runtime that stays.
     """
     from kvboost.client import RuntimeClient
+    from kvboost.texts import read_text
 
-    from ..documents import read_documents, read_text
+    from ..documents import read_documents
 
     config = load_from_arguments(args).config
     documents = read_documents(args.files)

@@ -23,6 +23,7 @@ from .bridge import CallerGoneError
 from .errors import UnknownModelError, install
 from .metrics import RequestMetrics
 from .overview import overview_of
+from .reading import described, read_body
 from .serving import Gateway, respond
 from .watch import INTERVAL_S
 
@@ -55,16 +56,16 @@ def make_app(gateway: Gateway, refresh_s: float = INTERVAL_S) -> FastAPI:
     return app
 
 
-@router.post("/v1/chat/completions")
-async def chat_completions(body: ChatBody, request: Request) -> Response:
+@router.post("/v1/chat/completions", openapi_extra=described(ChatBody))
+async def chat_completions(request: Request) -> Response:
     """Answer a chat."""
-    return await respond(_gateway(request), ask_of(body), request)
+    return await respond(_gateway(request), ask_of(await read_body(ChatBody, request)), request)
 
 
-@router.post("/v1/completions")
-async def completions(body: CompletionBody, request: Request) -> Response:
+@router.post("/v1/completions", openapi_extra=described(CompletionBody))
+async def completions(request: Request) -> Response:
     """Complete a text."""
-    return await respond(_gateway(request), ask_of(body), request)
+    return await respond(_gateway(request), ask_of(await read_body(CompletionBody, request)), request)
 
 
 @router.get("/v1/models")

@@ -9,10 +9,11 @@ from typing import Any
 from kvboost.client.convert_runtime import Prompt
 from kvboost.client.runtime_client import GenerateOptions
 from kvboost.client.runtime_types import ChatMessage
-from kvboost.errors import InputError
+from kvboost.errors import EmptyPromptError, InputError
 from kvboost.sampling import Sampling
 
 from .bodies import Body, ChatBody, CompletionBody, check_extras
+from .errors import FieldError
 
 _SEEDS = 1 << 64
 MOST_CHOICES = 128
@@ -107,6 +108,8 @@ def ask_of(body: ChatBody | CompletionBody) -> Ask:
 
 
 def _chat(body: ChatBody) -> list[ChatMessage]:
+    if not body.messages:
+        raise EmptyPromptError("messages is empty; send at least one message")
     roles = {"developer": "system"}
     return [ChatMessage(roles.get(message.role, message.role), message.text) for message in body.messages]
 
@@ -115,19 +118,25 @@ def _texts(body: CompletionBody) -> list[Prompt]:
     """Return the prompts: texts or lists of token ids; of one alone, a list of it."""
     prompt: Any = body.prompt
     several = isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], str | list)
-    return list(prompt) if several else [prompt]
+    prompts = list(prompt) if several else [prompt]
+    if not all(prompts):
+        raise EmptyPromptError("prompt is empty; the model needs something to go on from")
+    return prompts
 
 
 def _options(body: ChatBody | CompletionBody) -> GenerateOptions:
     stop = [body.stop] if isinstance(body.stop, str) else body.stop or []
-    sampling = Sampling(
-        temperature=body.temperature,
-        top_p=body.top_p,
-        top_k=body.top_k,
-        repetition_penalty=body.repetition_penalty,
-        seed=body.seed,
-        stop=stop,
-    )
+    try:
+        sampling = Sampling(
+            temperature=body.temperature,
+            top_p=body.top_p,
+            top_k=body.top_k,
+            repetition_penalty=body.repetition_penalty,
+            seed=body.seed,
+            stop=stop,
+        )
+    except InputError as error:  # its sentence begins with the field
+        raise FieldError(str(error), str(error).partition(" ")[0]) from None
     return GenerateOptions(
         max_new_tokens=_max_tokens(body) or 0,
         sampling=sampling,

@@ -1,4 +1,4 @@
-"""Bodies of requests, as OpenAI's clients send them.
+"""Bodies of requests, as OpenAI's clients send them. :mod:`.reading` tells in words what does not fit them.
 
 Fields beyond those here are judged by :func:`check_extras`: what would change the answer and is not supported is
 refused by name, never ignored.
@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from kvboost.client.bounds import MAX_COUNT
 
 from .errors import UnsupportedError
 
@@ -41,6 +43,8 @@ _INSTEAD = {"best_of": "ask for n answers"}
 class StreamOptions(BaseModel):
     """What a stream says beside the answer."""
 
+    model_config = ConfigDict(strict=True)
+
     include_usage: bool = False
     include_obfuscation: bool = False  # padding against observers of the network: there is none to add
 
@@ -48,7 +52,7 @@ class StreamOptions(BaseModel):
 class KVBoostOptions(BaseModel):
     """The extension ``kvboost`` of a request, as in the runtime's ``GenerateRequest``."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     skip_cache: bool = False
     wait_for_store: bool = False
@@ -58,11 +62,11 @@ class KVBoostOptions(BaseModel):
 class Body(BaseModel):
     """What chats and completions have in common; None takes the runtime's default."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", strict=True)
 
     model: str
     n: int | None = Field(None, ge=1, le=128)
-    max_tokens: int | None = Field(None, ge=1)
+    max_tokens: int | None = Field(None, ge=1, le=MAX_COUNT)
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -77,6 +81,8 @@ class Body(BaseModel):
 class TextPart(BaseModel):
     """A part of a message; only text is supported."""
 
+    model_config = ConfigDict(strict=True)
+
     type: Literal["text"]
     text: str
 
@@ -84,7 +90,7 @@ class TextPart(BaseModel):
 class Message(BaseModel):
     """One turn of a chat."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", strict=True)
 
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[TextPart]
@@ -100,8 +106,8 @@ class Message(BaseModel):
 class ChatBody(Body):
     """Body of ``POST /v1/chat/completions``."""
 
-    messages: list[Message] = Field(min_length=1)
-    max_completion_tokens: int | None = Field(None, ge=1)
+    messages: list[Message]
+    max_completion_tokens: int | None = Field(None, ge=1, le=MAX_COUNT)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
 

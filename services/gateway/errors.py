@@ -5,18 +5,17 @@ from __future__ import annotations
 import logging
 import secrets
 import traceback
-from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from kvboost.errors import (
+    EmptyPromptError,
     InputError,
     KVBoostError,
-    PromptError,
+    PromptTooLongError,
     RuntimeBusyError,
     RuntimeUnavailableError,
     SupportError,
@@ -28,12 +27,16 @@ RETRY_AFTER_S = 1
 _TYPES = {400: "invalid_request_error", 404: "invalid_request_error", 429: "rate_limit_error"}
 
 
-class UnsupportedError(InputError):
-    """A field of the request asks for something that is not supported."""
+class FieldError(InputError):
+    """A field of the request does not fit, or is missing; None stands for the body itself."""
 
-    def __init__(self, message: str, param: str) -> None:
+    def __init__(self, message: str, param: str | None) -> None:
         super().__init__(message)
         self.param = param
+
+
+class UnsupportedError(FieldError):
+    """A field of the request asks for something that is not supported."""
 
 
 class UnknownModelError(InputError):
@@ -58,7 +61,7 @@ def status_of(error: Exception) -> int:
 def error_body(error: Exception) -> dict[str, Any]:
     """Return the body that tells of ``error``; of a fault of our own only an id, and the log gets the stack."""
     if isinstance(error, KVBoostError):
-        param = error.param if isinstance(error, UnsupportedError) else None
+        param = error.param if isinstance(error, FieldError) else None
         return _body(str(error), status_of(error), param, _code(error))
     incident = secrets.token_hex(4)
     # Not the exception's text, which may quote a prompt.
@@ -69,7 +72,6 @@ def error_body(error: Exception) -> dict[str, Any]:
 
 def install(app: FastAPI) -> None:
     """Have every error of ``app`` answered in OpenAI's shape."""
-    app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(KVBoostError, _on_error)
     app.add_exception_handler(Exception, _on_error)
@@ -79,13 +81,6 @@ async def _on_error(request: Request, error: Exception) -> JSONResponse:
     status = status_of(error)
     headers = {"Retry-After": str(RETRY_AFTER_S)} if status in (429, 503) else None
     return JSONResponse(error_body(error), status, headers)
-
-
-async def _on_invalid(request: Request, error: Exception) -> JSONResponse:
-    """Tell of the first field that does not fit."""
-    assert isinstance(error, RequestValidationError)
-    sentence, param = _sentence(error.errors())
-    return JSONResponse(_body(sentence, 400, param), 400)
 
 
 async def _on_http(request: Request, error: Exception) -> JSONResponse:
@@ -102,23 +97,8 @@ def _body(message: str, status: int, param: str | None = None, code: str | None 
 def _code(error: KVBoostError) -> str | None:
     if isinstance(error, UnknownModelError):
         return "model_not_found"
-    if isinstance(error, PromptError):
+    if isinstance(error, PromptTooLongError):
         return "context_length_exceeded"
+    if isinstance(error, EmptyPromptError):
+        return "empty_prompt"
     return "unsupported_parameter" if isinstance(error, UnsupportedError) else None
-
-
-def _sentence(errors: Sequence[Any]) -> tuple[str, str | None]:
-    """Return a sentence about the first error, and the field's name."""
-    first = errors[0]
-    if first["type"] == "json_invalid":
-        return "the body is not valid JSON", None
-    # Alternatives of a union fail together and add their own names: where they begin, the field's name ends.
-    place = [part for part in first["loc"][1:] if isinstance(part, int) or part.isidentifier()]
-    field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
-    if first["type"] == "missing":
-        return f"{field or 'the body'} is missing; send it", field or None
-    if first["type"] == "extra_forbidden":
-        return f"{field} is unknown; leave it out", field
-    _, should, what = first["msg"].partition(" should ")
-    said = f"must {what.replace(' after validation', '')}" if should else f"does not fit: {first['msg']}"
-    return f"{field or 'the body'} {said}", field or None

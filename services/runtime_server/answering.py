@@ -70,12 +70,13 @@ def _finish(
     served: ServedModel, ask: Ask, token_ids: list[int], caller: Caller, ended: Ended, score: pb.Score | None
 ) -> pb.Finish:
     given = ended.answer
+    rest = caller.text.finish()  # may find a stop text that ends within the last token
     return pb.Finish(
         reason="stop" if given.ended or caller.text.stopped else "length",
         new_tokens=len(given.token_ids),
         report=report_to_proto(given.report),
         score=score,
-        text=caller.text.finish(),
+        text=rest,
         token_texts=_token_texts(served, token_ids) if ask.message.with_token_texts else (),
     )
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from jinja2.exceptions import TemplateError
 
-from kvboost.errors import InputError, PromptError
+from kvboost.errors import EmptyPromptError, InputError, PromptTooLongError
 from kvboost.sampling import Sampling
 from kvboost.v1 import runtime_pb2 as pb
 from kvboost.wire.convert_sampling import sampling_from_proto
@@ -63,8 +63,10 @@ def token_ids_of(ask: Ask, served: ServedModel) -> list[int]:
 
     Raises
     ------
-    PromptError
-        If there is none, or it leaves no room for an answer.
+    EmptyPromptError
+        If there is none.
+    PromptTooLongError
+        If it leaves no room for an answer.
     InputError
         If a token id is none of the model's, or the model has no chat template.
     """
@@ -77,10 +79,10 @@ def token_ids_of(ask: Ask, served: ServedModel) -> list[int]:
         ids = list(ask.message.token_ids.ids)
         _check_ids(ids, served.vocab_size)
     if not ids:
-        raise PromptError(f"{kind} has no tokens; the model needs at least one to go on from")
+        raise EmptyPromptError(f"{kind} has no tokens; the model needs at least one to go on from")
     limit = served.max_context_tokens
     if limit and len(ids) >= limit:
-        raise PromptError(
+        raise PromptTooLongError(
             f"{kind} has {len(ids)} tokens, the model's context holds {limit}, the answer included; shorten the prompt"
         )
     return ids
@@ -96,13 +98,13 @@ def new_tokens_of(ask: Ask, prompt_tokens: int, served: ServedModel) -> int:
 def _check_prompt(message: pb.GenerateRequest) -> None:
     kind = message.WhichOneof("input")
     if kind is None:
-        raise PromptError("input is missing; send one of prompt, chat and token_ids")
+        raise EmptyPromptError("input is missing; send one of prompt, chat and token_ids")
     if kind == "prompt" and not message.prompt:
-        raise PromptError("prompt is empty; the model needs something to go on from")
+        raise EmptyPromptError("prompt is empty; the model needs something to go on from")
     if kind == "chat" and not message.chat.messages:
-        raise PromptError("chat.messages is empty; send at least one message")
+        raise EmptyPromptError("chat.messages is empty; send at least one message")
     if kind == "token_ids" and not message.token_ids.ids:
-        raise PromptError("token_ids.ids is empty; send at least one token")
+        raise EmptyPromptError("token_ids.ids is empty; send at least one token")
     check_roles(message.chat)
 
 

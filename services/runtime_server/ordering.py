@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 
 from kvboost.documents import DocumentOrder, marked
-from kvboost.errors import CacheUnavailableError, FallbackWarning, NamespaceError, PromptError
+from kvboost.errors import CacheUnavailableError, EmptyPromptError, FallbackWarning, NamespaceError
 from kvboost.ordering import document_token_ids, order_documents
 from kvboost.v1 import runtime_pb2 as pb
 
@@ -47,7 +47,7 @@ def _prompt(served: ServedModel, request: pb.OrderRequest) -> str:
         return request.prompt + block
     check_roles(request.chat)
     if not request.chat.messages:
-        raise PromptError("chat.messages is empty; send the message that goes on with the documents")
+        raise EmptyPromptError("chat.messages is empty; send the message that goes on with the documents")
     turns = pb.ChatMessages()
     turns.CopyFrom(request.chat)
     turns.messages[-1].content += block

@@ -8,7 +8,7 @@ from concurrent.futures import CancelledError
 
 import grpc
 
-from kvboost.errors import CacheUnavailableError, InputError, PromptError, SupportError
+from kvboost.errors import CacheUnavailableError, InputError, PromptTooLongError, SupportError
 from kvboost.policy import ReusePolicy
 from kvboost.published import PublishedCache
 from kvboost.runtime.batching import Batch, BatchRequest
@@ -106,7 +106,7 @@ def _token_ids(served: ServedModel, prefix: str, document: str, index: int) -> t
     ids = tuple(served.tokenizer(f"{before}{text}{_BREAK}")["input_ids"])
     limit = served.max_context_tokens
     if limit and len(ids) >= limit:
-        raise PromptError(
+        raise PromptTooLongError(
             f"documents[{index}] has {len(ids)} tokens with its prefix, the model's context holds {limit}; split it"
         )
     return ids

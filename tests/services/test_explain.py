@@ -82,8 +82,8 @@ def test_bad_prompts_are_one_sentence(
 
 
 def test_a_prompt_comes_from_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO("from a pipe"))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbffrom a pipe")))
     assert read_prompt("-") == "from a pipe"
-    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
     with pytest.raises(PromptError, match="empty"):
         read_prompt("-")

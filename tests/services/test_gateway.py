@@ -201,7 +201,7 @@ def test_values_that_ask_for_nothing_are_no_obstacle(stack: Stack) -> None:
     ("prompt", "code", "words"),
     [
         ("water " * CONTEXT_TOKENS, "context_length_exceeded", "shorten"),
-        ("", "context_length_exceeded", "empty"),
+        ("", "empty_prompt", "empty"),
         ([3, VOCAB_SIZE], None, "below 512"),
     ],
 )

@@ -104,7 +104,7 @@ def test_a_file_reached_twice_is_read_once_and_others_in_a_folder_are_left(tmp_p
         ("gone.txt", None, "gone.txt cannot be read (No such file or directory)"),
         ("*.none", None, "*.none matches no file"),
         ("blank.txt", b" \n", "blank.txt is empty"),
-        ("bytes.txt", b"\xff\xfe", "bytes.txt is not UTF-8 text (byte 0)"),
+        ("bytes.txt", b"caf\xe9", "bytes.txt is not UTF-8 text (byte 3)"),
         ("broken.jsonl", b'{"text": "a"}\n{', "broken.jsonl:2 is not JSON"),
         ("other.jsonl", b'{"body": "a"}', "other.jsonl:1 has no text"),
         ("list.jsonl", b"[1]", "list.jsonl:1 has no text"),

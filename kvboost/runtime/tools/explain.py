@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from kvboost.errors import PromptError
+from kvboost.errors import PromptTooLongError
 from kvboost.reuse import ReuseReport
 from kvboost.runtime.serve.engine import Engine
 
@@ -28,10 +28,10 @@ def explain(engine: Engine, token_ids: Sequence[int]) -> ReuseReport:
 
 
 def check_fits(engine: Engine, token_ids: Sequence[int]) -> None:
-    """Raise :class:`PromptError` for a prompt that is longer than the model's context."""
+    """Raise :class:`PromptTooLongError` for a prompt that is longer than the model's context."""
     limit = getattr(engine.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
     if limit is not None and len(token_ids) > limit:
-        raise PromptError(
+        raise PromptTooLongError(
             f"the prompt has {len(token_ids)} tokens, the model's context holds {limit}; shorten the prompt"
         )
 
