@@ -99,7 +99,7 @@ def boost(
     rules = policy or settings.policy
     slabs = SlabPool(support.layout, model.device)
     preparer = Preparer(model, tokenizer, chosen, store, namespace, support, rules, threading.Lock(), costs, slabs)
-    engine = Engine(preparer, model.generate, owns_cache=owns)
+    engine = Engine(preparer, model.generate, owns, settings.client.request_timeout_s)
 
     def generate(self: PreTrainedModel, inputs: Any = None, *args: Any, **kwargs: Any) -> Any:
         result, self.last_reuse = engine.generate(inputs, *args, **kwargs)

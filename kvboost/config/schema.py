@@ -136,7 +136,7 @@ class ClientConfig:
     put_timeout_s
         Seconds for storing each 64 MiB of new K/V, after the answer has gone out.
     request_timeout_s
-        Seconds that finding and handing over may take together, for one request.
+        Seconds that one request may wait for the cache in all: for what was put before it, finding and handing over.
     shared_memory
         Whether to read K/V in the memory of a cache service on this host; false has them sent.
     """

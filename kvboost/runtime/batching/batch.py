@@ -6,9 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, wait
-from contextvars import Context
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -16,34 +14,21 @@ from torch import Tensor
 from kvboost.errors import RuntimeUnavailableError
 from kvboost.runtime.batching.budget import ByteBudget
 from kvboost.runtime.batching.check import batching_obstacle
-from kvboost.runtime.batching.request import BatchRequest, Ended, Listener
+from kvboost.runtime.batching.preparing import THREADS, Preparing
+from kvboost.runtime.batching.request import BatchRequest, BatchState, Ended, Listener
 from kvboost.runtime.batching.row import Row, with_stages
+from kvboost.runtime.batching.seat import Seat
 from kvboost.runtime.batching.step import decode_step
+from kvboost.runtime.batching.told import Told
 from kvboost.runtime.batching.waiting import Promise, Waiting, WaitingList
 from kvboost.runtime.serve.answer import generate_answer
-from kvboost.runtime.serve.engine import FLUSH_TIMEOUT_S, Engine
+from kvboost.runtime.serve.engine import Engine
 
+# How often callers are asked whether they have gone, where nothing else happens.
 _POLL_S = 0.02
-# What preparing a prompt counts at least, in tokens: look-up, fetch and repair take time as well.
+# What a prompt counts at least, in tokens: repair takes time as well.
 _PROMPT_COST_TOKENS = 64
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class BatchState:
-    """What a batch is doing.
-
-    Attributes
-    ----------
-    obstacle
-        Why answers are given one after the other, or an empty string.
-    """
-
-    max_batch: int
-    max_queue: int
-    running: int
-    waiting: int
-    obstacle: str
 
 
 class Batch:
@@ -52,8 +37,9 @@ class Batch:
     One thread, and not only a lock: torch keeps a pool of workers for every thread that computes.
 
     Between two decode steps at most ``prefill_tokens`` tokens of prompts are computed, so a running row waits for
-    these and one step at most between two of its tokens, however many requests come. Prompts are computed in order
-    of arrival.
+    these and one step at most between two of its tokens, however many requests come. What may wait for the cache runs
+    on other threads (:class:`Preparing`). Requests begin in order of arrival; of those whose K/V are there, the one
+    that came first is computed first.
     A model whose rows cannot share a step answers one request after the other.
 
     Parameters
@@ -82,8 +68,7 @@ class Batch:
         self._waiting = WaitingList(max_batch, max_queue)
         self._running: list[Row] = []
         self._filling: Row | None = None
-        self._contexts: dict[Row, Context] = {}
-        self._barrier: tuple[Future[None], float] | None = None
+        self._preparing = Preparing(engine, min(THREADS, max_batch), self._waiting.wake)
         self._thread = threading.Thread(target=self._run, name="kvboost-batch", daemon=True)
         self._thread.start()
 
@@ -100,14 +85,14 @@ class Batch:
             If the batch was closed.
         """
         self.budget.check(request)
-        self._waiting.put(Waiting(listener, time.perf_counter(), request))
+        self._waiting.put(Waiting(Told(listener, self.engine.counters), time.perf_counter(), request))
 
     def submit_alone(self, work: Callable[[], None], listener: Listener) -> None:
         """Run ``work`` in its turn with nothing else under way; only its errors go to ``listener``.
 
         Raises as :meth:`submit`.
         """
-        self._waiting.put(Waiting(listener, time.perf_counter(), None, work))
+        self._waiting.put(Waiting(Told(listener, self.engine.counters), time.perf_counter(), None, work))
 
     def run(self, work: Callable[[], None]) -> None:
         """Run ``work`` in its turn, with nothing else under way, and wait for it; its errors are raised."""
@@ -125,25 +110,30 @@ class Batch:
         for entry in self._waiting.close():
             entry.listener.on_error(RuntimeUnavailableError("the runtime is shutting down; ask another, or later"))
         self._thread.join()
+        self._preparing.close()
 
     @torch.no_grad()
     def _run(self) -> None:
-        while self._waiting.await_work(len(self._running) + (self._filling is not None)):
+        while self._waiting.await_work(len(self._under_way()) + len(self._preparing)):
             try:
                 self._drop_gone()
+                self._begin()
                 self._admit()
                 self._drop_gone()
+                if not self._under_way():
+                    self._waiting.pause(_POLL_S)
                 self._step(self._running)
             except Exception as error:  # noqa: BLE001 - a thread that dies would leave every caller waiting for ever
                 _log.exception("the batch failed")
                 self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
-        """Fail all rows, or who is next: what failed once may fail for ever, and each caller must hear of it."""
+        """Fail all that are under way, or who is next: what failed once may fail for ever, and each must hear of it."""
         rows = self._under_way()
+        entry = None if rows or len(self._preparing) else self._waiting.first()
         for row in rows:
             self._fail(row, error)
-        entry = None if rows else self._waiting.first()
+        self._preparing.fail(error)
         if entry is not None and self._waiting.take(entry):
             self._waiting.done()
             entry.listener.on_error(error)
@@ -162,8 +152,9 @@ class Batch:
         """Compute prompts in their order, until running rows have waited for ``prefill_tokens``."""
         budget = self._prefill_tokens
         while budget >= min(_PROMPT_COST_TOKENS, self._prefill_tokens):
-            if self._filling is None and len(self._running) < self.max_batch:
+            if self._filling is None:
                 self._begin()
+                self._filling = self._next_row()
             row = self._filling
             if row is None:
                 return
@@ -184,54 +175,51 @@ class Batch:
             self._fail(row, error)
 
     def _begin(self) -> None:
-        """Start the request that has waited longest, if its turn has come."""
-        entry = self._waiting.first()
-        if entry is None or (self._needs_all(entry) and self._running):
-            return
-        if (entry.request and not self.budget.has_room(entry.request)) or not self._stored_before(entry):
-            return
-        if not self._waiting.take(entry):
-            return
+        """Start the requests that have waited longest, as many as there is room for."""
+        while (entry := self._waiting.first()) is not None:
+            under_way = len(self._under_way()) + len(self._preparing)
+            if under_way >= (1 if self._needs_all(entry) else self.max_batch):
+                return
+            if entry.request is not None and not self.budget.has_room(entry.request):
+                return
+            if not self._waiting.take(entry):
+                continue
+            if entry.request is None or self._needs_all(entry):
+                self._run_alone(entry)
+            else:
+                self._preparing.begin(entry, entry.request, Seat(self._waiting, self.budget, entry.request))
+
+    def _run_alone(self, entry: Waiting) -> None:
+        """Run what needs the model to itself; only one that has left no other under way is given it."""
         waited_s = time.perf_counter() - entry.since_s
+        seat = Seat(self._waiting, self.budget, entry.request)
         try:
             if entry.work is not None:
                 entry.context.run(entry.work)
-            elif entry.request is not None and self._needs_all(entry):
-                entry.context.run(self._answer_alone, entry.request, entry.listener, waited_s)
             elif entry.request is not None:
-                row = entry.context.run(
-                    Row, self.engine, entry.request, entry.listener, waited_s, batched=not self.obstacle
-                )
-                self._filling, self._contexts[row] = row, entry.context
-                self.budget.take(entry.request)
+                entry.context.run(self._answer_alone, entry.request, entry.listener, waited_s)
         except Exception as error:  # noqa: BLE001 - it is the caller's to hear, and no other row's
             entry.listener.on_error(error)
         finally:
-            if self._filling is None:
-                self._waiting.done()
+            seat.leave()
+
+    def _next_row(self) -> Row | None:
+        """Return the row of the request that has been under way longest of those whose K/V are there."""
+        while (begun := self._preparing.ready()) is not None:
+            if begun.entry.listener.gone():
+                self.engine.counters.add("cancelled_requests")
+                begun.seat.leave()
+                continue
+            try:
+                return begun.entry.context.run(Row, self.engine, begun, batched=not self.obstacle)
+            except Exception as error:  # noqa: BLE001 - it is the caller's to hear, and no other row's
+                begun.seat.leave()
+                begun.entry.listener.on_error(error)
+        return None
 
     def _needs_all(self, entry: Waiting) -> bool:
         """Return whether nothing else may be under way: work of its own, or an answer of a model without batches."""
         return entry.request is None or (bool(self.obstacle) and entry.request.max_new_tokens > 0)
-
-    def _stored_before(self, entry: Waiting) -> bool:
-        """Return whether what was to be stored when the request came to the front is there: a chat finds its last turn.
-
-        Running rows are not held up by it; with none, waits a little.
-        """
-        if entry.request is not None and entry.request.skip_cache:
-            return True
-        writer = self.engine.writer
-        if self._barrier is None:
-            self._barrier = writer.barrier(), time.monotonic() + FLUSH_TIMEOUT_S
-        barrier, end_s = self._barrier
-        if not self._running:
-            wait([barrier], _POLL_S)
-        if not barrier.done() and time.monotonic() < end_s:
-            return False
-        self._barrier = None
-        writer.flush(0.0)
-        return True
 
     def _answer_alone(self, request: BatchRequest, listener: Listener, waited_s: float) -> None:
         """Answer by the model's own ``generate()``."""
@@ -283,9 +271,8 @@ class Batch:
 
     def _take(self, row: Row, logits: Tensor, most_likely: int | None = None) -> None:
         if row.take(logits, most_likely):
-            context = self._contexts[row]
             self._leave(row)
-            row.listener.on_end(context.run(row.finish))
+            row.listener.on_end(row.context.run(row.finish))
 
     def _fail(self, row: Row, error: Exception) -> None:
         self._leave(row)
@@ -295,6 +282,4 @@ class Batch:
         if row is self._filling:
             self._filling = None
         self._running = [other for other in self._running if other is not row]
-        self._contexts.pop(row, None)
-        self.budget.give(row.request)
-        self._waiting.done()
+        row.seat.leave()

@@ -65,6 +65,23 @@ class Ended:
     stored: Future[PutReceipt] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class BatchState:
+    """What a batch is doing.
+
+    Attributes
+    ----------
+    obstacle
+        Why answers are given one after the other, or an empty string.
+    """
+
+    max_batch: int
+    max_queue: int
+    running: int
+    waiting: int
+    obstacle: str
+
+
 class Listener(Protocol):
     """Who asked. Called on the batch's thread, so every method must return at once."""
 

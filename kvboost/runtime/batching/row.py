@@ -10,25 +10,26 @@ from torch import Tensor
 
 from kvboost.reuse import ReuseReport
 from kvboost.runtime.batching.prefill import Prefill
-from kvboost.runtime.batching.request import BatchRequest, Ended, Listener
+from kvboost.runtime.batching.preparing import Begun
+from kvboost.runtime.batching.request import Ended
 from kvboost.runtime.batching.sampler import Sampler
 from kvboost.runtime.kv.slab import SlabCache
 from kvboost.runtime.model.device import synchronize
-from kvboost.runtime.prepare.prepared import Prepared
 from kvboost.runtime.serve.answer import GeneratedAnswer
 from kvboost.runtime.serve.engine import Engine, end_tokens
 from kvboost.runtime.serve.finish import Passes
 from kvboost.runtime.serve.logprobs import logprobs_of
-from kvboost.runtime.serve.request import MOST_NEW_TOKENS
 
 
 class Row:
-    """Prepares a prompt, takes its logits step by step, and stores, audits and reports at the end.
+    """Computes a prompt, takes its logits step by step, and stores, audits and reports at the end.
+
+    Made on the thread that runs the model: where the repair asks the question, this is where it runs.
 
     Parameters
     ----------
-    waited_s
-        Seconds between submission and now.
+    begun
+        The request, its place, and its K/V, gathered.
     batched
         Whether the model decodes rows together; then its prompts may also be cut.
 
@@ -38,15 +39,21 @@ class Row:
         If the request does not fit the model.
     """
 
-    def __init__(
-        self, engine: Engine, request: BatchRequest, listener: Listener, waited_s: float, batched: bool
-    ) -> None:
-        self.request = request
-        self.listener = listener
+    def __init__(self, engine: Engine, begun: Begun, batched: bool) -> None:
+        gathered, gathered_s = begun.gathered.result()
+        self.request = request = begun.request
+        self.listener = begun.entry.listener
+        self.context = begun.entry.context
+        self.seat = begun.seat
         self.answer: list[int] = []
         self._engine = engine
-        self._stages_s = {**request.stages_s, "queue": waited_s}
-        self._prepared = _prepared(engine, request)
+        # "turn": its K/V were there, and the model was busy with others.
+        self._stages_s = {
+            **request.stages_s,
+            "queue": begun.waited_s,
+            "turn": time.perf_counter() - gathered_s,
+        }
+        self._prepared = engine.preparer.complete(gathered)
         self._watch = engine.finisher.watch(self._prepared) if request.max_new_tokens else None
         self._sampler = Sampler(engine.model, request.sampling, request.token_ids) if request.max_new_tokens else None
         self._prefill = Prefill(engine.model, self._prepared.splice, batched)
@@ -110,17 +117,6 @@ class Row:
             self._engine.counters.count(finished.report)
         ended = bool(self.answer) and self.answer[-1] in end_tokens(self._engine.model)
         return Ended(GeneratedAnswer(tuple(self.answer), ended, finished.report), finished.stored)
-
-
-def _prepared(engine: Engine, request: BatchRequest) -> Prepared:
-    """Return the prompt with what it reuses; nothing where the cache is skipped or the model cannot reuse it."""
-    preparer = engine.preparer
-    room = min(request.max_new_tokens, MOST_NEW_TOKENS)
-    obstacle = "" if request.skip_cache else engine.obstacle(len(request.token_ids))
-    if request.skip_cache or obstacle:
-        return preparer.complete(preparer.blank(request.token_ids, room, obstacle))
-    controller = engine.audit.controller if request.policy is None else None
-    return preparer.prepare(request.token_ids, room, request.policy, controller)
 
 
 def with_stages(report: ReuseReport, before_s: Mapping[str, float]) -> ReuseReport:

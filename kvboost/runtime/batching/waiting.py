@@ -41,6 +41,7 @@ class WaitingList:
         self._busy = 0
         self._closed = False
         self._changed = threading.Condition()
+        self._woken = False
 
     def put(self, entry: Waiting) -> None:
         """Add one at the end.
@@ -59,6 +60,7 @@ class WaitingList:
                     "try again later, or raise runtime.max_queue"
                 )
             self._entries.append(entry)
+            self._woken = True
             self._changed.notify_all()
 
     def await_work(self, under_way: int) -> bool:
@@ -67,6 +69,18 @@ class WaitingList:
             while not (self._entries or under_way or self._closed):
                 self._changed.wait()
             return bool(self._entries or under_way)
+
+    def wake(self) -> None:
+        """End a :meth:`pause`, now or the next one."""
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()
+
+    def pause(self, timeout_s: float) -> None:
+        """Sleep until something new waits, or somebody wakes; ``timeout_s`` at most."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._woken, timeout_s)
+            self._woken = False
 
     def first(self) -> Waiting | None:
         """Return who is next, if anyone is."""
@@ -97,7 +111,7 @@ class WaitingList:
     def close(self) -> list[Waiting]:
         """Refuse further ones; return those that waited."""
         with self._changed:
-            self._closed = True
+            self._closed = self._woken = True
             left = list(self._entries)
             self._entries.clear()
             self._changed.notify_all()

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from kvboost.deadline import within
 from kvboost.errors import LateFetchError
 from kvboost.policy import ReusePolicy
 from kvboost.reuse import ReuseReport
@@ -25,7 +26,7 @@ from kvboost.runtime.audit.audit import Audit
 from kvboost.runtime.audit.shadow import Watch
 from kvboost.runtime.control.controller import Controller
 from kvboost.runtime.kv.harvest import new_chunks
-from kvboost.runtime.kv.slab import HEAD_ROOM_TOKENS, SlabCache
+from kvboost.runtime.kv.slab import SlabCache
 from kvboost.runtime.kv.splice import Splice
 from kvboost.runtime.model.device import synchronize
 from kvboost.runtime.model.fingerprint import adapter_key
@@ -35,11 +36,13 @@ from kvboost.runtime.prepare.prepared import Prepared
 from kvboost.runtime.prepare.report import merge
 from kvboost.runtime.serve.call import Call, named_arguments, sequences
 from kvboost.runtime.serve.finish import Finisher, Passes
+from kvboost.runtime.serve.gather import Gatherer
+from kvboost.runtime.serve.joined import joined
 from kvboost.runtime.serve.request import Declined, PromptRow, Request, read_request
 from kvboost.runtime.serve.writer import Writer
 from kvboost.types import PutReceipt, PutRequest, Tier
 
-FLUSH_TIMEOUT_S = 30.0
+REQUEST_TIMEOUT_S = 30.0
 
 
 class _FirstPass(threading.local):
@@ -66,9 +69,17 @@ class Engine:
         The model's own ``generate()``.
     owns_cache
         Whether :meth:`close` closes the cache too.
+    request_timeout_s
+        What one request may wait for the cache, all its calls together.
     """
 
-    def __init__(self, preparer: Preparer, plain_generate: Callable[..., Any], owns_cache: bool = False) -> None:
+    def __init__(
+        self,
+        preparer: Preparer,
+        plain_generate: Callable[..., Any],
+        owns_cache: bool = False,
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> None:
         self.preparer = preparer
         self.model = preparer.model
         self.tokenizer = preparer.tokenizer
@@ -79,6 +90,7 @@ class Engine:
         self.costs = preparer.costs
         self.counters = preparer.costs.counters
         self.writer = Writer(preparer.cache, self.counters)
+        self.gatherer = Gatherer(preparer, self.writer, request_timeout_s)
         self.plain_generate = plain_generate
         self._owns_cache = owns_cache
         self._first = _FirstPass()
@@ -110,7 +122,6 @@ class Engine:
         if isinstance(request, Declined):
             result, report = self._decline(request, call)
         else:
-            self.writer.flush(FLUSH_TIMEOUT_S)
             one = len(request.rows) == 1 and request.expand == 1
             result, report = (self._serve_one if one else self._serve_batch)(request, call)
         self.counters.count(report)
@@ -153,8 +164,7 @@ class Engine:
             return self._serve_batch(request, call)
         # A streamer was handed the prompt when the pass fails, and must not be handed it twice.
         overlap = call.arguments.get("streamer") is None
-        controller = self.audit.controller
-        prepared = self.preparer.prepare(row.token_ids, request.new_tokens, call.policy, controller, overlap)
+        prepared = self._prepared([row], request.new_tokens, call, overlap)[0]
         watch = self.finisher.watch(prepared)
         before_s = time.perf_counter() - call.start_s
         try:
@@ -167,10 +177,18 @@ class Engine:
         passes = Passes(ttft_s, None if waited else ttft_s - before_s)
         return result, self.finisher.finish(prepared, watch, ids, passes, keep=request.returns_dict).report
 
-    def _serve_batch(self, request: Request, call: Call) -> tuple[Any, ReuseReport]:
+    def _prepared(
+        self, rows: Sequence[PromptRow], new_tokens: int, call: Call, overlap: bool = False
+    ) -> list[Prepared]:
+        """Prepare the rows of one call once everything is stored that was put before."""
         controller = self.audit.controller
-        prepared = [self.preparer.prepare(row.token_ids, 0, call.policy, controller) for row in request.rows]
-        cache = self._joined(request, prepared)
+        with within(self.gatherer.timeout_s):
+            self.gatherer.settle()
+            return [self.preparer.prepare(row.token_ids, new_tokens, call.policy, controller, overlap) for row in rows]
+
+    def _serve_batch(self, request: Request, call: Call) -> tuple[Any, ReuseReport]:
+        prepared = self._prepared(request.rows, 0, call)
+        cache = joined(self.model, self.preparer.slabs, request, prepared)
         audited = [self.audit.wants(ready) for ready in prepared]
         watch = Watch() if any(audited) else None
         result, ttft_s = self._run(call, cache, None, watch)
@@ -185,25 +203,6 @@ class Engine:
                 self.audit.submit(ready, watch, i * request.expand, ids)
         reports = [ready.report(ttft_s) for ready in prepared]
         return result, self.costs.priced(reports[0] if len(reports) == 1 else merge(reports, ttft_s))
-
-    def _joined(self, request: Request, prepared: Sequence[Prepared]) -> SlabCache:
-        """Return one left-padded cache for all rows, holding everything but each row's last token."""
-        width = max(row.padding + len(row.token_ids) for row in request.rows)
-        batch = len(request.rows) * request.expand
-        layout = self.support.layout
-        cache = SlabCache(layout, width + request.new_tokens + HEAD_ROOM_TOKENS, self.model.device, batch)
-        if not any(ready.plan.reuse for ready in prepared):
-            return cache  # nothing to join: transformers prefills the whole batch at once
-        for i, (row, ready) in enumerate(zip(request.rows, prepared, strict=True)):
-            end = len(row.token_ids) - 1
-            ready.splice.run(self.model, end)
-            rows = slice(i * request.expand, (i + 1) * request.expand)
-            own = ready.splice.cache
-            cache.key_slab[:, rows, :, row.padding : row.padding + end] = own.key_slab[:, :, :, :end]
-            cache.value_slab[:, rows, :, row.padding : row.padding + end] = own.value_slab[:, :, :, :end]
-            self.preparer.slabs.give(own)
-        cache.set_length(width - 1)
-        return cache
 
     def _run(
         self, call: Call, cache: SlabCache | None, splice: Splice | None, watch: Watch | None = None
@@ -276,7 +275,7 @@ class Engine:
                 preparer.slabs.give(cache)
             return PutRequest(namespace or self.namespace.key, tuple(ids[:count]), chunks)
 
-        return self.writer.submit(build, at_once)
+        return self.writer.submit(build, at_once, ids[: plan.num_tokens])
 
 
 def end_tokens(model: PreTrainedModel) -> frozenset[int]:

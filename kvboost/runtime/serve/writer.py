@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import copy_context
@@ -19,6 +19,7 @@ from kvboost.runtime.control.counters import ReuseCounters
 from kvboost.types import PutReceipt, PutRequest
 
 Build = Callable[[], PutRequest]
+_EDGE_TOKENS = 8
 _log = logging.getLogger(__name__)
 
 
@@ -36,8 +37,9 @@ class Writer:
         self._executor = ThreadPoolExecutor(1, "kvboost-put", initializer=compute_alone)
         self._lock = threading.Lock()
         self._pending: list[Future[PutReceipt]] = []
+        self._prompts: dict[Future[PutReceipt], Sequence[int]] = {}
 
-    def submit(self, build: Build, at_once: bool = False) -> Future[PutReceipt]:
+    def submit(self, build: Build, at_once: bool = False, prompt: Sequence[int] = ()) -> Future[PutReceipt]:
         """Build a request and put it, both in the background.
 
         Parameters
@@ -45,6 +47,8 @@ class Writer:
         at_once
             Build it here and now: afterwards nothing reads what ``build`` reads, however long the put takes. For K/V
             that the caller of ``generate()`` is about to own, and may change.
+        prompt
+            Tokens of the prompt that was computed, without the answer; see :meth:`await_turn`.
         """
         if at_once:
             build = _built(build)
@@ -53,11 +57,14 @@ class Writer:
             # In the caller's context, so that a trace of the request shows its puts.
             job = self._executor.submit(copy_context().run, self._put, build)
             self._pending.append(job)
+            self._prompts = {each: self._prompts[each] for each in self._prompts if not each.done()} | {job: prompt}
         return job
 
-    def barrier(self) -> Future[None]:
-        """Return what is done once everything submitted so far was put."""
-        return self._executor.submit(_nothing)
+    def await_turn(self, token_ids: Sequence[int], timeout_s: float) -> None:
+        """Wait until the prompts that ``token_ids`` go on from were put, ``timeout_s`` at most: a chat's last turns."""
+        with self._lock:
+            jobs = [job for job, prompt in self._prompts.items() if prompt and _goes_on(token_ids, prompt)]
+        wait(jobs, timeout_s)
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything submitted so far, by any thread, was put; ``timeout_s`` at most in all."""
@@ -116,5 +123,7 @@ def _built(build: Build) -> Build:
     return lambda: request
 
 
-def _nothing() -> None:
-    """Run after everything before it."""
+def _goes_on(token_ids: Sequence[int], prompt: Sequence[int]) -> bool:
+    """Return whether ``token_ids`` begin with ``prompt``; its last tokens may be cut otherwise before an answer."""
+    length = max(len(prompt) - _EDGE_TOKENS, min(len(prompt), _EDGE_TOKENS))
+    return list(token_ids[:length]) == list(prompt[:length])

@@ -125,7 +125,7 @@ def test_a_fault_while_a_token_is_told_is_that_row_s_own(at: int) -> None:
 
 def test_a_fault_of_the_scheduler_is_told_and_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with batch_of() as (_, batch):
-        monkeypatch.setattr(batch, "_stored_before", lambda entry: 1 // 0)
+        monkeypatch.setattr(batch, "_needs_all", lambda entry: 1 // 0)
         with pytest.raises(ZeroDivisionError):
             ask(batch, ids(12, 1), 8).ended()
         monkeypatch.undo()
