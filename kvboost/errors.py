@@ -17,6 +17,7 @@
     │   ├── UnknownNamespaceError        the cache does not know the namespace (yet)
     │   └── LayoutMismatchError          the namespace is known with another layout
     ├── CacheUnavailableError            the cache is dead, unreachable or slower than its deadline
+    │   └── CacheBusyError               it is full; the same call may succeed later
     ├── RuntimeUnavailableError          the runtime service is dead, unreachable, full or slower than its deadline
     │   └── RuntimeBusyError             it is full; the same call may succeed later
     ├── LateFetchError                   K/V stopped coming, or came damaged, after the pass over them had begun
@@ -36,7 +37,15 @@ from __future__ import annotations
 
 
 class KVBoostError(Exception):
-    """Root of all errors raised by KVBoost. The text is one sentence that names the field and the remedy."""
+    """Root of all errors raised by KVBoost. The text is one sentence that names the field and the remedy.
+
+    Attributes
+    ----------
+    retry_after_s
+        Seconds after which the same call may succeed; None where nobody said so.
+    """
+
+    retry_after_s: float | None = None
 
 
 class InputError(KVBoostError, ValueError):
@@ -93,6 +102,10 @@ class LayoutMismatchError(NamespaceError):
 
 class CacheUnavailableError(KVBoostError):
     """The cache is dead, unreachable, or slower than its deadline."""
+
+
+class CacheBusyError(CacheUnavailableError):
+    """The cache service has as many calls of one kind as it may; the same call may succeed later."""
 
 
 class LateFetchError(KVBoostError):

@@ -12,6 +12,7 @@ import secrets
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 import grpc
@@ -35,6 +36,8 @@ class ErrorInterceptor(grpc.ServerInterceptor):
 def _guarded(handler: Any, method: str) -> Any:
     """Return a handler that parses, runs and guards what ``handler`` does."""
     behaviour = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+    if getattr(behaviour, "experimental_non_blocking", False):
+        return handler  # gRPC calls it in a way of its own: a watcher of health takes no thread
 
     def parse(raw: bytes) -> Any:
         try:
@@ -45,17 +48,15 @@ def _guarded(handler: Any, method: str) -> Any:
     def parsed(request: Any) -> Any:
         return (parse(raw) for raw in request) if handler.request_streaming else parse(request)
 
+    @wraps(behaviour)
     def unary(request: Any, context: grpc.ServicerContext) -> Any:
         with _errors_to_statuses(context, method):
             return behaviour(parsed(request), context)
 
+    @wraps(behaviour)  # with the notes that a handler carries: which lane it belongs to
     def stream(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
         with _errors_to_statuses(context, method):
             yield from behaviour(parsed(request), context)
-
-    # gRPC runs a handler that brings a thread pool in that one.
-    if (pool := getattr(behaviour, "experimental_thread_pool", None)) is not None:
-        stream.experimental_thread_pool = pool  # type: ignore[attr-defined]
 
     make = {
         (False, False): grpc.unary_unary_rpc_method_handler,

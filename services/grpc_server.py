@@ -8,7 +8,6 @@ import socket
 import stat
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -21,6 +20,7 @@ from kvboost.wire.address import Address
 from kvboost.wire.tracing import server_interceptors
 
 from .grpc_errors import ErrorInterceptor
+from .grpc_lanes import Lane, LaneInterceptor
 
 _OPTIONS = (("grpc.so_reuseport", 0),)  # or a second server on the same port would start, and share its calls
 
@@ -32,11 +32,13 @@ class GrpcServer:
     addresses: tuple[Address, ...]
     _server: grpc.Server
     _health: health.HealthServicer
+    _lanes: LaneInterceptor
 
     def stop(self, grace_s: float = 5.0) -> None:
         """Refuse new calls, let those under way end for ``grace_s`` seconds, remove socket files."""
         self._health.enter_graceful_shutdown()
         self._server.stop(grace_s).wait()
+        self._lanes.close()
         for address in self.addresses:
             if address.path:
                 with suppress(FileNotFoundError):  # gRPC removes it too, in some versions
@@ -74,9 +76,9 @@ def start_server(
     addresses
         At least one. Socket files get mode 0600; one left behind by a dead server is replaced.
     workers
-        Calls that run at the same time.
+        Calls that run at the same time, of those whose handlers name no lane (:func:`.grpc_lanes.in_lane`).
     max_concurrent_rpcs
-        Calls that run or wait; further ones are refused with RESOURCE_EXHAUSTED.
+        Such calls that run or wait; further ones are refused with RESOURCE_EXHAUSTED.
 
     Raises
     ------
@@ -85,14 +87,14 @@ def start_server(
     """
     if not addresses:
         raise ConfigError("a server needs an address to listen on; give host:port, a unix socket's path, or both")
+    lanes = LaneInterceptor(Lane("grpc", workers, max(0, max_concurrent_rpcs - workers)))
     server = grpc.server(
-        ThreadPoolExecutor(workers, thread_name_prefix="grpc"),
-        interceptors=(*server_interceptors(), ErrorInterceptor()),
+        lanes.default_pool,
+        interceptors=(lanes, *server_interceptors(), ErrorInterceptor()),
         options=_OPTIONS,
-        maximum_concurrent_rpcs=max_concurrent_rpcs,
     )
     register(server)
-    # Watchers of health wait in a thread of their own and take no worker away.
+    # Watchers of health wait without a thread.
     health_servicer = health.HealthServicer(experimental_non_blocking=True)
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     reflection.enable_server_reflection((*services, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
@@ -100,7 +102,7 @@ def start_server(
     server.start()
     for name in ("", *services):
         health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
-    return GrpcServer(bound, server, health_servicer)
+    return GrpcServer(bound, server, health_servicer, lanes)
 
 
 def _bind(server: grpc.Server, address: Address) -> Address:

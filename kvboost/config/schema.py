@@ -150,9 +150,7 @@ class ClientConfig:
 
     def __post_init__(self) -> None:
         for name in ("timeout_s", "match_timeout_s", "fetch_timeout_s", "put_timeout_s", "request_timeout_s"):
-            value = getattr(self, name)
-            if not 0.0 < value < math.inf:
-                raise ConfigError(f"{name} {value} must be a positive number of seconds")
+            _seconds(name, getattr(self, name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +202,11 @@ class ServerConfig:
     gateway_address
         host:port of the HTTP gateway; port 0 takes a free one.
     max_workers
-        Threads that answer calls, per server.
+        Threads of the cache service for each of look-ups, puts and fetches; eight times as many may wait.
+    idle_timeout_s
+        Seconds that a caller of the cache service may let a put or a fetch wait before it is ended.
+    stream_timeout_s
+        Seconds that a put or a fetch of the cache service may take in all.
     """
 
     cache_address: str = "127.0.0.1:7461"
@@ -213,12 +215,16 @@ class ServerConfig:
     runtime_unix: str = ""
     gateway_address: str = "127.0.0.1:8000"
     max_workers: int = 8
+    idle_timeout_s: float = 10.0
+    stream_timeout_s: float = 300.0
 
     def __post_init__(self) -> None:
         _host_and_port("cache_address", self.cache_address)
         _host_and_port("runtime_address", self.runtime_address)
         _host_and_port("gateway_address", self.gateway_address)
         _at_least("max_workers", self.max_workers, 1)
+        _seconds("idle_timeout_s", self.idle_timeout_s)
+        _seconds("stream_timeout_s", self.stream_timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +255,11 @@ def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
 def _at_least(name: str, value: int, least: int) -> None:
     if value < least:
         raise ConfigError(f"{name} {value} must be at least {least}")
+
+
+def _seconds(name: str, value: float) -> None:
+    if not 0.0 < value < math.inf:
+        raise ConfigError(f"{name} {value} must be a positive number of seconds")
 
 
 def _host_and_port(name: str, value: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
 from typing import Any, NamedTuple
 
 import grpc
@@ -113,6 +114,7 @@ def _traced_handler(handler: Any, method: str, parent: otel.Context) -> Any:
         inside.run(otel.attach, trace.set_span_in_context(span, parent))
         return span, inside
 
+    @wraps(behaviour)
     def unary(request: Any, context: grpc.ServicerContext) -> Any:
         span, inside = begin()
         try:
@@ -120,6 +122,7 @@ def _traced_handler(handler: Any, method: str, parent: otel.Context) -> Any:
         finally:
             _end(span, context.code())
 
+    @wraps(behaviour)  # with the notes that a handler carries: where it runs
     def stream(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
         span, inside = begin()
         try:

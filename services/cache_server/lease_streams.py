@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 
@@ -14,21 +13,12 @@ from .leases import Leases
 
 
 class LeaseStreams:
-    """The handler of ``Lease``.
-
-    Attributes
-    ----------
-    experimental_thread_pool
-        gRPC runs the streams in it. They last as long as their clients: in the server's own pool, idle clients would
-        take the threads that answer calls.
-    """
+    """The handler of ``Lease``. Each stream takes a thread for as long as its client is there."""
 
     def __init__(self, leases: Leases) -> None:
         self._leases = leases
         self._lock = threading.Lock()
         self._open: set[grpc.ServicerContext] = set()
-        # One more than there may be leases: the one too many has to be told.
-        self.experimental_thread_pool = ThreadPoolExecutor(leases.max_leases + 1, thread_name_prefix="lease")
 
     def __call__(
         self, requests: Iterator[pb.LeaseRequest], context: grpc.ServicerContext

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kvboost.index.arena import Arena, Extent
 
 MAX_LEASES = 32
+_CHUNKS_ON_THEIR_WAY = 32  # at least, in the memory that leases may pin
 
 
 @dataclass(slots=True)
@@ -107,7 +108,12 @@ class Leases:
         )
 
     def memory(self, namespace: str, nbytes: int) -> Bytes:
-        """Return memory of the arena for a chunk that is on its way in; ordinary memory while the arena is full."""
+        """Return memory of the arena for a chunk that is on its way in; ordinary memory while the arena is full.
+
+        A large chunk is read into ordinary memory too: it is announced, and may never come.
+        """
+        if nbytes > self._max_bytes // _CHUNKS_ON_THEIR_WAY:
+            return empty(nbytes)
         try:
             return self._arena.allocate(namespace, nbytes)
         except QuotaError:

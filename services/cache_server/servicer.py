@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import grpc
 
@@ -13,6 +14,8 @@ from kvboost.types import CacheInfo
 from kvboost.v1 import cache_pb2 as pb
 from kvboost.wire import assemble, convert, convert_figures, frames
 
+from ..grpc_lanes import Lane, in_lane
+from .lanes import CacheLanes, cache_lanes
 from .lease_streams import LeaseStreams
 from .leases import Leases
 from .staging import Staging, read_chunks, read_header
@@ -31,31 +34,39 @@ class CacheServicer:
         What a caller is told that opens no namespace.
     leases
         For clients on this host, if the cache keeps its payloads in shared memory; None sends everybody frames.
+    lanes
+        Threads for each kind of call; None for the usual ones.
     """
 
-    def __init__(self, cache: ChunkCache, info: CacheInfo, leases: Leases | None = None) -> None:
+    def __init__(
+        self, cache: ChunkCache, info: CacheInfo, leases: Leases | None = None, lanes: CacheLanes | None = None
+    ) -> None:
         self._cache = cache
         self._info = info
         self._staging = Staging(info.max_bytes)
         self._leases = leases
+        self._lanes = lanes or cache_lanes(max_leases=leases.max_leases if leases is not None else 0)
         self._streams = LeaseStreams(leases) if leases is not None else None
 
     def register(self, server: grpc.Server) -> None:
         """Add this service to ``server``."""
-        unary = grpc.unary_unary_rpc_method_handler
+        lanes = self._lanes
+        lease = self._streams if self._streams is not None else _no_lease
         handlers = {
-            "Describe": unary(self.describe, pb.DescribeRequest.FromString, pb.DescribeResponse.SerializeToString),
-            "Match": unary(self.match, pb.MatchRequest.FromString, pb.MatchResponse.SerializeToString),
-            "Fetch": grpc.unary_stream_rpc_method_handler(self.fetch, pb.FetchRequest.FromString, frames.encode),
-            "Put": grpc.stream_unary_rpc_method_handler(self.put, frames.decode_put, pb.PutResponse.SerializeToString),
-            "Evict": unary(self.evict, pb.EvictRequest.FromString, pb.EvictResponse.SerializeToString),
-            "Drop": unary(self.drop, pb.DropRequest.FromString, pb.DropResponse.SerializeToString),
-            "Lease": grpc.stream_stream_rpc_method_handler(
-                self._streams if self._streams is not None else _no_lease,
-                pb.LeaseRequest.FromString,
-                pb.LeaseResponse.SerializeToString,
+            "Describe": _unary(lanes.figures, self.describe, pb.DescribeRequest, pb.DescribeResponse),
+            "Stats": _unary(lanes.figures, self.stats, pb.StatsRequest, pb.StatsResponse),
+            "Match": _unary(lanes.lookups, self.match, pb.MatchRequest, pb.MatchResponse),
+            "Evict": _unary(lanes.changes, self.evict, pb.EvictRequest, pb.EvictResponse),
+            "Drop": _unary(lanes.changes, self.drop, pb.DropRequest, pb.DropResponse),
+            "Fetch": grpc.unary_stream_rpc_method_handler(
+                in_lane(lanes.fetches, self.fetch), pb.FetchRequest.FromString, frames.encode
             ),
-            "Stats": unary(self.stats, pb.StatsRequest.FromString, pb.StatsResponse.SerializeToString),
+            "Put": grpc.stream_unary_rpc_method_handler(
+                in_lane(lanes.puts, self.put), frames.decode_put, pb.PutResponse.SerializeToString
+            ),
+            "Lease": grpc.stream_stream_rpc_method_handler(
+                in_lane(lanes.leases, lease), pb.LeaseRequest.FromString, pb.LeaseResponse.SerializeToString
+            ),
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, handlers),))
 
@@ -95,13 +106,13 @@ class CacheServicer:
         """Take chunks; nothing is stored unless all of them arrived whole."""
         header = read_header(parts)
         _check_namespace(header.namespace)
+        self._cache.evict(header.namespace, ())  # an unknown namespace is refused before its bytes come
         memory = assemble.empty
         if self._leases is not None:
             self._leases.expire()
-            self._cache.evict(header.namespace, ())  # an unknown namespace is refused before it is given memory
             memory = partial(self._leases.memory, header.namespace)
-        with self._staging.hold(sum(chunk.nbytes for chunk in header.chunks)):
-            receipt = self._cache.put(read_chunks(header, parts, memory))
+        with self._staging.put(sum(chunk.nbytes for chunk in header.chunks)) as take:
+            receipt = self._cache.put(read_chunks(header, parts, take, memory))
         return pb.PutResponse(receipt=convert_figures.receipt_to_proto(receipt))
 
     def evict(self, request: pb.EvictRequest, context: grpc.ServicerContext) -> pb.EvictResponse:
@@ -117,6 +128,10 @@ class CacheServicer:
     def stats(self, request: pb.StatsRequest, context: grpc.ServicerContext) -> pb.StatsResponse:
         """Tell the figures."""
         return pb.StatsResponse(stats=convert_figures.stats_to_proto(self._cache.stats()))
+
+
+def _unary(lane: Lane, method: Callable[..., Any], request: Any, response: Any) -> Any:
+    return grpc.unary_unary_rpc_method_handler(in_lane(lane, method), request.FromString, response.SerializeToString)
 
 
 def _while_active(context: grpc.ServicerContext, sent: Iterator[frames.Frame]) -> Iterator[frames.Frame]:

@@ -7,47 +7,59 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from kvboost.checksum import checksum
-from kvboost.errors import ChecksumError, InputError, QuotaError
+from kvboost.errors import ChecksumError, InputError, QuotaError, TruncatedStreamError
 from kvboost.types import NewChunk, PutRequest
 from kvboost.v1 import cache_pb2 as pb
 from kvboost.wire import assemble, convert
 from kvboost.wire.frames import Frame
 
+_RETRY_S = 1.0
+
 
 class Staging:
-    """Memory for puts that are not whole yet, bounded by the cache's own budget.
+    """Memory for puts that are not whole yet. Bytes count as they arrive, not as they are announced.
 
     Parameters
     ----------
     max_bytes
-        Bytes that all puts together may announce at a time.
+        Bytes of all puts together that may have arrived and not been stored; also what one put may announce.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self._held = 0
+        self.held_bytes = 0
         self._lock = threading.Lock()
 
     @contextmanager
-    def hold(self, nbytes: int) -> Iterator[None]:
-        """Reserve ``nbytes`` before any of them is read.
+    def put(self, announced_bytes: int) -> Iterator[Callable[[int], None]]:
+        """Give what a put calls with the size of each piece that arrived; all of it is let go at the end.
 
         Raises
         ------
         QuotaError
-            If they do not fit.
+            If the put could never fit; from the call that it gives, if a piece does not fit beside other puts.
         """
-        if nbytes > self.max_bytes:
-            raise QuotaError(f"chunks announce {nbytes} bytes, the whole budget is {self.max_bytes}; offer fewer")
-        with self._lock:
-            if self._held + nbytes > self.max_bytes:
-                raise QuotaError(f"chunks announce {nbytes} bytes while other puts hold {self._held}; offer them later")
-            self._held += nbytes
+        if announced_bytes > self.max_bytes:
+            raise QuotaError(
+                f"chunks announce {announced_bytes} bytes, the whole budget is {self.max_bytes}; offer fewer"
+            )
+        mine = 0
+
+        def take(nbytes: int) -> None:
+            nonlocal mine
+            with self._lock:
+                if self.held_bytes + nbytes > self.max_bytes:
+                    error = QuotaError(f"{self.held_bytes} bytes of puts under way wait already; offer these later")
+                    error.retry_after_s = _RETRY_S
+                    raise error
+                self.held_bytes += nbytes
+                mine += nbytes
+
         try:
-            yield
+            yield take
         finally:
             with self._lock:
-                self._held -= nbytes
+                self.held_bytes -= mine
 
 
 def read_header(parts: Iterator[Frame | pb.PutHeader]) -> pb.PutHeader:
@@ -73,9 +85,12 @@ def read_header(parts: Iterator[Frame | pb.PutHeader]) -> pb.PutHeader:
 def read_chunks(
     header: pb.PutHeader,
     parts: Iterator[Frame | pb.PutHeader],
-    memory: Callable[[int], assemble.Bytes] = assemble.empty,
+    take: Callable[[int], None],
+    memory: Callable[[int], assemble.Bytes],
 ) -> PutRequest:
-    """Read the frames that ``header`` announced; ``memory`` gives the bytes that a chunk is read into.
+    """Read the frames that ``header`` announced.
+
+    ``take`` is told the size of each; ``memory`` gives the bytes that a chunk is read into, once its first frame came.
 
     Raises
     ------
@@ -86,10 +101,13 @@ def read_chunks(
     InputError
         If more follows than was announced.
     """
-    frames = _only_frames(parts)
+    frames = _only_frames(parts, take)
     chunks: list[NewChunk] = []
     for i, announced in enumerate(header.chunks):
-        payload = assemble.fill(frames, None, i, memory(announced.nbytes))
+        first = next(frames, None)
+        if first is None or first.chunk != i:
+            raise TruncatedStreamError(f"chunk {i} ends after 0 of {announced.nbytes} bytes; send it again")
+        payload = assemble.fill(frames, first, i, memory(announced.nbytes))
         if checksum(payload) != announced.checksum:
             raise ChecksumError(f"chunks[{i}].checksum does not match the bytes that arrived; send them again")
         chunks.append(convert.new_chunk_from_proto(announced, payload, f"chunks[{i}]"))
@@ -98,8 +116,9 @@ def read_chunks(
     return PutRequest(header.namespace, tuple(header.token_ids), tuple(chunks))
 
 
-def _only_frames(parts: Iterator[Frame | pb.PutHeader]) -> Iterator[Frame]:
+def _only_frames(parts: Iterator[Frame | pb.PutHeader], take: Callable[[int], None]) -> Iterator[Frame]:
     for part in parts:
         if not isinstance(part, Frame):
             raise InputError("header stands twice: only the first message of a Put may be the header")
+        take(memoryview(part.data).nbytes)
         yield part

@@ -18,14 +18,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_listen_arguments(parser)
     parser.add_argument("--max-bytes", metavar="SIZE", help="byte budget for K/V, such as 2GiB")
     parser.add_argument("--embedder", metavar="MODEL", help="auto, a hub id, a local directory, or none")
-    parser.add_argument("--workers", metavar="N", help="calls that run at the same time")
+    parser.add_argument("--workers", metavar="N", help="look-ups, puts and fetches that run at the same time, each")
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
     from ..cache_server import SERVICE_NAME, CacheServicer
     from ..cache_server.build import build_arena, build_leases, build_served_cache
-    from ..cache_server.leases import MAX_LEASES
+    from ..cache_server.lanes import cache_lanes
     from ..grpc_server import start_server, stop_requested
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -41,16 +41,13 @@ def run(args: argparse.Namespace) -> int:
     addresses = listen_addresses(config.server.cache_address, config.server.cache_unix, no_tcp=args.no_tcp)
     arena = build_arena(config.cache)
     cache, info = build_served_cache(config, arena)
-    servicer = CacheServicer(cache, info, build_leases(arena, config.cache.max_bytes))
+    lanes = cache_lanes(
+        config.server.max_workers, idle_s=config.server.idle_timeout_s, stream_s=config.server.stream_timeout_s
+    )
+    servicer = CacheServicer(cache, info, build_leases(arena, config.cache.max_bytes), lanes)
     try:
         with stop_requested() as asked:
-            server = start_server(
-                servicer.register,
-                [SERVICE_NAME],
-                addresses,
-                workers=config.server.max_workers,
-                max_concurrent_rpcs=8 * config.server.max_workers + MAX_LEASES,
-            )
+            server = start_server(servicer.register, [SERVICE_NAME], addresses)
             print("listening on " + " and ".join(map(str, server.addresses)), flush=True)
             asked.wait()
             servicer.close()

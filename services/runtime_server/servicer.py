@@ -10,6 +10,7 @@ import grpc
 from kvboost.runtime.batching import Batch
 from kvboost.v1 import runtime_pb2 as pb
 
+from ..grpc_lanes import Lane, in_lane
 from .answering import answer
 from .inputs import read_ask
 from .messages import info_to_proto
@@ -17,6 +18,8 @@ from .ordering import order
 from .served import ServedModel
 from .warming import warm
 
+# Asked to find out whether the runtime is well: on threads that no caller of the model can take.
+DESCRIBE = Lane("describe", 1, 32)
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name["RuntimeService"].full_name
 
 
@@ -39,7 +42,9 @@ class RuntimeServicer:
         """Add this service to ``server``."""
         handlers = {
             "Describe": grpc.unary_unary_rpc_method_handler(
-                self.describe, pb.DescribeRuntimeRequest.FromString, pb.DescribeRuntimeResponse.SerializeToString
+                in_lane(DESCRIBE, self.describe),
+                pb.DescribeRuntimeRequest.FromString,
+                pb.DescribeRuntimeResponse.SerializeToString,
             ),
             "Generate": grpc.unary_stream_rpc_method_handler(
                 self.generate, pb.GenerateRequest.FromString, pb.GenerateResponse.SerializeToString

@@ -115,15 +115,17 @@ def test_a_put_larger_than_the_budget_is_refused_before_its_bytes_come(stub):
     refused(lambda: stub.Put(iter([message]), timeout=10), Code.RESOURCE_EXHAUSTED, "budget")
 
 
-def test_puts_under_way_share_one_budget():
+def test_puts_under_way_share_one_budget_by_what_has_arrived():
     staging = Staging(max_bytes=10)
-    with staging.hold(6):
-        with staging.hold(4), pytest.raises(QuotaError, match="later"), staging.hold(1):
+    with staging.put(10) as take, staging.put(10) as take_too:
+        take(6)
+        take_too(4)
+        with pytest.raises(QuotaError, match="later") as caught:
+            take(1)
+        assert caught.value.retry_after_s
+        with pytest.raises(QuotaError, match="budget"), staging.put(11):
             pass
-        with pytest.raises(QuotaError, match="budget"), staging.hold(11):
-            pass
-    with staging.hold(10):
-        pass
+    assert staging.held_bytes == 0
 
 
 def changed(change) -> list[pb.PutRequest]:
