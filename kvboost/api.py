@@ -11,6 +11,7 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from kvboost.build import build_cache, build_segmenter
+from kvboost.circuit_breaker import guarded
 from kvboost.config import Config, load
 from kvboost.errors import InputError, KVBoostError
 from kvboost.policy import ReusePolicy
@@ -19,12 +20,14 @@ from kvboost.published import PublishedCache, check_tenant
 from kvboost.runtime.attention.grouped import use_grouped, use_own
 from kvboost.runtime.cost.calibrate import calibrated
 from kvboost.runtime.cost.cost_gate import Costs
+from kvboost.runtime.cost.meter import path_of
 from kvboost.runtime.kv.slab_pool import SlabPool
 from kvboost.runtime.model.fingerprint import namespace_of
 from kvboost.runtime.model.support import examine
 from kvboost.runtime.prepare.prepare import Preparer
 from kvboost.runtime.prepare.startup_check import pass_startup_check
 from kvboost.runtime.serve.engine import Engine
+from kvboost.types import Handover
 
 _ENGINE = "kvboost_engine"
 
@@ -87,6 +90,8 @@ def boost(
     costs = Costs(support, calibrated(model, support, namespace), learns=model.device.type == "cpu")
     store = _store(cache, settings)
     owns = store is not cache
+    if path_of(store) is not Handover.IN_PROCESS:
+        store, owns = guarded(store, costs.counters.add, owns), True
     if settings.cache.published:
         store = PublishedCache(store, settings.cache.published)
     try:

@@ -85,6 +85,7 @@ def runtime_info_from_proto(message: pb.DescribeRuntimeResponse) -> RuntimeInfo:
         counters=dict(message.counters),
         audits=tuple(_audit_from_proto(audit, f"audits[{i}]") for i, audit in enumerate(message.audits)),
         batch=_batch_from_proto(message.batch) if message.HasField("batch") else None,
+        cache_fault=message.cache_fault,
     )
 
 

@@ -108,6 +108,8 @@ class RuntimeInfo:
         Its approximate tiers.
     batch
         How many requests it answers at once; None from one that does not say.
+    cache_fault
+        Why it leaves its cache alone at present; empty while it asks it.
     """
 
     version: str
@@ -120,6 +122,7 @@ class RuntimeInfo:
     counters: Mapping[str, int]
     audits: tuple[TierAudit, ...] = ()
     batch: BatchState | None = None
+    cache_fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ class DescribeRuntimeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeRuntimeResponse(_message.Message):
-    __slots__ = ("version", "model", "namespace", "max_context_tokens", "cache_address", "tiers", "limits", "counters", "audits", "batch")
+    __slots__ = ("version", "model", "namespace", "max_context_tokens", "cache_address", "tiers", "limits", "counters", "audits", "batch", "cache_fault")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -30,6 +30,7 @@ class DescribeRuntimeResponse(_message.Message):
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
     AUDITS_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
+    CACHE_FAULT_FIELD_NUMBER: _ClassVar[int]
     version: str
     model: str
     namespace: _cache_pb2.Namespace
@@ -40,7 +41,8 @@ class DescribeRuntimeResponse(_message.Message):
     counters: _containers.ScalarMap[str, int]
     audits: _containers.RepeatedCompositeFieldContainer[TierAudit]
     batch: BatchState
-    def __init__(self, version: _Optional[str] = ..., model: _Optional[str] = ..., namespace: _Optional[_Union[_cache_pb2.Namespace, _Mapping]] = ..., max_context_tokens: _Optional[int] = ..., cache_address: _Optional[str] = ..., tiers: _Optional[_Iterable[_Union[_cache_pb2.Tier, str]]] = ..., limits: _Optional[_Iterable[str]] = ..., counters: _Optional[_Mapping[str, int]] = ..., audits: _Optional[_Iterable[_Union[TierAudit, _Mapping]]] = ..., batch: _Optional[_Union[BatchState, _Mapping]] = ...) -> None: ...
+    cache_fault: str
+    def __init__(self, version: _Optional[str] = ..., model: _Optional[str] = ..., namespace: _Optional[_Union[_cache_pb2.Namespace, _Mapping]] = ..., max_context_tokens: _Optional[int] = ..., cache_address: _Optional[str] = ..., tiers: _Optional[_Iterable[_Union[_cache_pb2.Tier, str]]] = ..., limits: _Optional[_Iterable[str]] = ..., counters: _Optional[_Mapping[str, int]] = ..., audits: _Optional[_Iterable[_Union[TierAudit, _Mapping]]] = ..., batch: _Optional[_Union[BatchState, _Mapping]] = ..., cache_fault: _Optional[str] = ...) -> None: ...
 
 class BatchState(_message.Message):
     __slots__ = ("max_batch", "max_queue", "running", "waiting", "obstacle")

@@ -92,6 +92,9 @@ def health(request: Request) -> Response:
     body: dict[str, Any] = {"status": "ok" if any(runtimes.values()) else "unavailable", "runtimes": runtimes}
     if gateway.watch.cache_address:
         body["cache"] = {gateway.watch.cache_address: sample.cache is not None}
+    left_alone = {address: info.cache_fault for address, info in sample.runtimes.items() if info and info.cache_fault}
+    if left_alone:
+        body["cache_left_alone"] = left_alone  # answers come, without reuse
     return JSONResponse(body, 200 if any(runtimes.values()) else 503)
 
 

@@ -90,6 +90,8 @@ def _runtimes(infos: Mapping[str, RuntimeInfo | None]) -> Iterator[Metric]:
         for state, count in (("running", batch.running), ("waiting", batch.waiting))
     ]
     yield _gauge("runtime_batch_requests", "Requests in the batch, and waiting for it.", (*_RUNTIME, "state"), states)
+    answers = [([address], float(not info.cache_fault)) for address, info in known.items()]
+    yield _gauge("runtime_cache_answers", "Whether the runtime's cache answers it.", _RUNTIME, answers)
     for name, text in (
         ("requests", "Requests served with reuse."),
         ("recomputed_tokens", "Tokens with a donor that repair computed anew."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvboost import __version__
+from kvboost.circuit_breaker import fault_of
 from kvboost.reuse import ReuseReport
 from kvboost.runtime.audit.log import figures
 from kvboost.runtime.batching import BatchState
@@ -32,6 +33,7 @@ def info_to_proto(served: ServedModel, batch: BatchState) -> pb.DescribeRuntimeR
         limits=[support.reason] if support.reason else [],
         counters=served.engine.counters.snapshot(),
         audits=_audits(served.engine),
+        cache_fault=fault_of(served.engine.cache),
         batch=pb.BatchState(
             max_batch=batch.max_batch,
             max_queue=batch.max_queue,

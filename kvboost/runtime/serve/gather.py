@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kvboost.circuit_breaker import fault_of
 from kvboost.deadline import remaining_s, within
 from kvboost.runtime.prepare.prepare import Preparer
 from kvboost.runtime.prepare.prepared import Gathered
@@ -65,11 +66,12 @@ class Gatherer:
     def settle(self, token_ids: Sequence[int] | None = None) -> None:
         """Wait for earlier puts, inside the deadline: those that a prompt goes on from, and for others a moment.
 
-        None waits for all alike: a caller that sends one prompt after the other put them all. A cache that does not
-        answer is not waited for.
+        None waits for all alike: a caller that sends one prompt after the other put them all. At most half of the time
+        goes into it, or none would be left to find out that the cache does not answer; then it is not waited for.
         """
+        most_s = 0.0 if fault_of(self.preparer.cache) else self.timeout_s / 2
         if token_ids is None:
-            self.writer.flush(min(remaining_s(), self.timeout_s))
+            self.writer.flush(min(remaining_s(), most_s))
             return
-        self.writer.await_turn(token_ids, min(remaining_s(), self.timeout_s))
-        self.writer.flush(min(remaining_s(), STRANGERS_S))
+        self.writer.await_turn(token_ids, min(remaining_s(), most_s))
+        self.writer.flush(min(remaining_s(), most_s, STRANGERS_S))

@@ -13,18 +13,23 @@ from contextvars import copy_context
 import torch
 
 from kvboost.background import compute_alone
-from kvboost.errors import FallbackWarning, KVBoostError, StoringError
+from kvboost.circuit_breaker import fault_of
+from kvboost.errors import CacheUnavailableError, FallbackWarning, KVBoostError, StoringError
 from kvboost.protocols import ChunkCache
 from kvboost.runtime.control.counters import ReuseCounters
 from kvboost.types import PutReceipt, PutRequest
 
 Build = Callable[[], PutRequest]
+MOST_WAITING = 64
+"""Puts that may wait, each with the K/V of its request; further ones are dropped."""
 _EDGE_TOKENS = 8
 _log = logging.getLogger(__name__)
 
 
 class Writer:
     """Runs put jobs in order. Safe to use from several threads.
+
+    What it does not take at all, since too much waits or the cache does not answer, is counted as ``puts_dropped``.
 
     Whatever goes wrong costs the stored chunks, never a request: it is counted as ``put_failures`` when it happens, and
     warned about once, by the next :meth:`flush` of any thread. What is neither a fault of the cache nor a lack of
@@ -50,6 +55,11 @@ class Writer:
         prompt
             Tokens of the prompt that was computed, without the answer; see :meth:`await_turn`.
         """
+        if self._is_full():
+            self._counters.add("puts_dropped")
+            refused: Future[PutReceipt] = Future()
+            refused.set_exception(CacheUnavailableError(f"not stored: {self._reason()}"))
+            return refused
         if at_once:
             build = _built(build)
         with self._lock:
@@ -77,6 +87,14 @@ class Writer:
             self._pending = [job for job in self._pending if not job.done()]
         for error in failures:
             warnings.warn(f"new chunks were not stored: {error}", FallbackWarning, stacklevel=2)
+
+    def _is_full(self) -> bool:
+        with self._lock:
+            waiting = sum(not job.done() for job in self._pending)
+        return waiting >= MOST_WAITING or bool(fault_of(self._cache))
+
+    def _reason(self) -> str:
+        return fault_of(self._cache) or f"{MOST_WAITING} puts wait already; the cache does not keep up"
 
     @contextmanager
     def held(self) -> Iterator[None]:
