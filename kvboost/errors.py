@@ -10,6 +10,7 @@
     │   ├── PolicyError                  a reuse policy with a value out of range, e.g. the threshold
     │   ├── ConfigError                  a configuration file, variable or argument that does not fit
     │   └── TensorError                  K/V of the wrong dtype, shape or byte count; a bad embedding
+    │       └── NonFiniteError           K/V that are infinite or not a number
     ├── SupportError                     this cannot be done right with this model or tokenizer
     │   ├── ModelSupportError
     │   └── TokenizerError
@@ -74,6 +75,20 @@ class ConfigError(InputError):
 
 class TensorError(InputError):
     """K/V bytes or an embedding have the wrong dtype, shape, size or values."""
+
+
+class NonFiniteError(TensorError):
+    """K/V are infinite or not a number.
+
+    Attributes
+    ----------
+    chunk_id
+        The stored chunk, or None where it is not known, or not stored.
+    """
+
+    def __init__(self, message: str, chunk_id: int | None = None) -> None:
+        super().__init__(message)
+        self.chunk_id = chunk_id
 
 
 class SupportError(KVBoostError):

@@ -28,7 +28,7 @@ def inputs(name, order):
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("name", CALLS)
 def test_calls_in_turn(name, first):
-    audited = ReusePolicy(audit_rate=1.0)
+    audited = ReusePolicy(audit_rate=1.0, worth_it=False)
     with boosted(policy=audited) as model, boosted(policy=audited) as control:
         for i, order in enumerate(ORDERS):
             ids = inputs(name, order)
@@ -69,7 +69,7 @@ def test_a_slab_that_grew_in_it_can_be_written_to_outside():
 
 def test_a_batch_takes_over_slabs_from_calls_in_it():
     ids = prompt(*DOCS[1:3])
-    with boosted() as model:
+    with boosted(policy=ReusePolicy(worth_it=False)) as model:
         engine = model.kvboost_engine
         with torch.inference_mode():
             model.generate(prompt(*DOCS[:2]), **GREEDY)

@@ -9,7 +9,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from kvboost.errors import TensorError
+from kvboost.errors import NonFiniteError, TensorError
+from kvboost.runtime.kv.finite import all_finite
 from kvboost.types import KVLayout
 
 TORCH_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -27,6 +28,8 @@ def pack(keys: Tensor, values: Tensor, layout: KVLayout) -> memoryview:
     ------
     TensorError
         If a shape or dtype does not fit ``layout``.
+    NonFiniteError
+        If a number is infinite or none.
     """
     layers, heads, tokens = keys.shape[:3]
     dtype = TORCH_DTYPES[layout.dtype]
@@ -37,6 +40,8 @@ def pack(keys: Tensor, values: Tensor, layout: KVLayout) -> memoryview:
     flat_keys, flat_values = _parts(flat, layout, tokens)
     flat_keys.copy_(keys)
     flat_values.copy_(values)
+    if not all_finite(flat):
+        raise NonFiniteError(f"K/V of {tokens} tokens are infinite or not a number somewhere; they are not stored")
     raw: npt.NDArray[np.uint8] = flat.view(torch.uint8).numpy().reshape(-1)
     return raw.data
 

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from torch import Tensor
 
+from kvboost.errors import NonFiniteError
 from kvboost.protocols import PromptSegmenter
 from kvboost.runtime.kv.codec import pack
 from kvboost.runtime.plan.plan import Plan
 from kvboost.types import KVLayout, NewChunk, Span, Tier
+
+
+@dataclass(frozen=True, slots=True)
+class Harvest:
+    """New chunks, and how many others are left out because their K/V, or some before them, are not finite."""
+
+    chunks: tuple[NewChunk, ...]
+    non_finite: int = 0
 
 
 def new_chunks(
@@ -19,13 +29,14 @@ def new_chunks(
     keys: Tensor,
     values: Tensor,
     layout: KVLayout,
-) -> tuple[NewChunk, ...]:
+) -> Harvest:
     """Return the chunks of a sequence that were computed here.
 
     A chunk with approximately reused tokens is left out: it is in the cache already, and its K/V under the new
     history are approximate. A chunk computed after such tokens is marked as not exact. A chunk that was
     reused whole in the prefix tier is there already. From the first substitute on nothing is stored: its K/V
-    belong to a wording that the token ids do not tell.
+    belong to a wording that the token ids do not tell. Nor is anything from the first chunk on whose K/V are not
+    finite: what follows has attended to them.
 
     Parameters
     ----------
@@ -44,17 +55,21 @@ def new_chunks(
     }
     first_approximate = plan.approximate_from
     first_substitute = plan.substitute_from
-    chunks = []
-    for chunk in segmenter.segment(token_ids).chunks:
+    chunks: list[NewChunk] = []
+    cut = segmenter.segment(token_ids).chunks
+    for i, chunk in enumerate(cut):
         span = chunk.span
         if first_substitute is not None and span.end > first_substitute:
             break
         if span in whole or any(_overlap(span, other) for other in approximate):
             continue
         exact = first_approximate is None or span.end <= first_approximate
-        payload = pack(keys[:, :, span.start : span.end], values[:, :, span.start : span.end], layout)
+        try:
+            payload = pack(keys[:, :, span.start : span.end], values[:, :, span.start : span.end], layout)
+        except NonFiniteError:
+            return Harvest(tuple(chunks), len(cut) - i)
         chunks.append(NewChunk(span, chunk.text, exact, payload))
-    return tuple(chunks)
+    return Harvest(tuple(chunks))
 
 
 def _overlap(a: Span, b: Span) -> bool:

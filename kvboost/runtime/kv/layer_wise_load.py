@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from kvboost.errors import DataLossError, KVBoostError, LateFetchError
 from kvboost.runtime.kv.codec import unpack
-from kvboost.runtime.kv.placing import angles_of_plan, place_layers
+from kvboost.runtime.kv.placing import angles_of_plan, check_last_layer, place_layers
 from kvboost.runtime.kv.slab import LayerGate, SlabCache
 from kvboost.runtime.kv.workers import Hands
 from kvboost.runtime.model.support import ModelSupport
@@ -99,3 +99,5 @@ class LayerWiseLoad:
         keys, values = unpack(payload, self._layout, len(pieces[0].donor.token_ids))
         for piece in pieces:
             place_layers(piece, part.part * self._depth, keys, values, self._support, self._cache, self._angles)
+        if part.part == self._parts - 1:
+            check_last_layer(part.chunk_id, keys, values)

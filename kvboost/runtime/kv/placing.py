@@ -8,8 +8,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from kvboost.errors import TensorError
+from kvboost.errors import NonFiniteError, TensorError
 from kvboost.runtime.kv.codec import unpack
+from kvboost.runtime.kv.finite import all_finite
 from kvboost.runtime.kv.slab import SlabCache
 from kvboost.runtime.kv.workers import Hands
 from kvboost.runtime.model.rope import Rope, rotate
@@ -44,6 +45,8 @@ class Placer:
         ------
         ChecksumError, TensorError
             If a chunk's bytes are not what was put, or do not fit the model's layout.
+        NonFiniteError
+            If they are infinite or not a number.
         """
         missing = set(self._wanted)
 
@@ -69,6 +72,21 @@ class Placer:
         for piece in pieces:
             place_layers(piece, 0, keys, values, self._support, self._cache, self._angles)
         chunk.verified()
+        check_last_layer(chunk.chunk_id, keys, values)
+
+
+def check_last_layer(chunk_id: int, keys: Tensor, values: Tensor) -> None:
+    """Refuse a chunk whose last layer's K/V, of ``[layers, kv_heads, T, dim]``, are not finite.
+
+    Every number was looked at when the chunk was put. A token that is broken in some layer is so in all that follow,
+    so the last one tells nearly as much as all of them, for a fraction of the time; what it misses shows in the logits.
+
+    Raises
+    ------
+    NonFiniteError
+    """
+    if not (all_finite(keys[-1]) and all_finite(values[-1])):
+        raise NonFiniteError(f"the K/V of chunk {chunk_id} are not finite; evict the chunk", chunk_id)
 
 
 def angles_of_plan(plan: Plan, support: ModelSupport, device: torch.device) -> Angles:

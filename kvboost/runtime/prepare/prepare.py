@@ -18,6 +18,7 @@ from kvboost.errors import (
     InputError,
     KVBoostError,
     LateFetchError,
+    NonFiniteError,
     TensorError,
     UnknownNamespaceError,
 )
@@ -144,7 +145,9 @@ class Preparer:
         with contextlib.suppress(KVBoostError):
             if isinstance(error, UnknownNamespaceError):
                 self.cache.open(self.namespace)
-            elif isinstance(error, ChecksumError) and error.chunk_id is not None:
+            elif isinstance(error, ChecksumError | NonFiniteError) and error.chunk_id is not None:
+                if isinstance(error, NonFiniteError):
+                    self.costs.counters.add("non_finite_chunks")
                 self.cache.evict(self.namespace.key, [error.chunk_id])
 
     def _gather(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -24,6 +24,29 @@ class Call:
     arguments: dict[str, Any]
     policy: ReusePolicy | None
     start_s: float
+
+    def again(self) -> Call:
+        """Return the same call for a second run; a streamer was handed the prompt by the first."""
+        streamer = self.arguments.get("streamer")
+        if streamer is None:
+            return self
+        return replace(self, arguments={**self.arguments, "streamer": _WithoutPrompt(streamer)})
+
+
+class _WithoutPrompt:
+    """Hands a streamer everything but the prompt, which comes first."""
+
+    def __init__(self, streamer: Any) -> None:
+        self._streamer = streamer
+        self._begun = False
+
+    def put(self, value: Tensor) -> None:
+        if self._begun:
+            self._streamer.put(value)
+        self._begun = True
+
+    def end(self) -> None:
+        self._streamer.end()
 
 
 def named_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

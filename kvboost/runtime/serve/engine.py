@@ -7,19 +7,19 @@ that one forward pass to them. Rows of a batch are prepared one by one and joine
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from kvboost.deadline import within
-from kvboost.errors import LateFetchError
+from kvboost.errors import KVBoostError, LateFetchError
 from kvboost.policy import ReusePolicy
 from kvboost.reuse import ReuseReport
 from kvboost.runtime.audit.audit import Audit
@@ -27,8 +27,6 @@ from kvboost.runtime.audit.shadow import Watch
 from kvboost.runtime.control.controller import Controller
 from kvboost.runtime.kv.harvest import new_chunks
 from kvboost.runtime.kv.slab import SlabCache
-from kvboost.runtime.kv.splice import Splice
-from kvboost.runtime.model.device import synchronize
 from kvboost.runtime.model.fingerprint import adapter_key
 from kvboost.runtime.plan.plan import Plan
 from kvboost.runtime.prepare.prepare import Preparer
@@ -37,27 +35,13 @@ from kvboost.runtime.prepare.report import merge
 from kvboost.runtime.serve.call import Call, named_arguments, sequences
 from kvboost.runtime.serve.finish import Finisher, Passes
 from kvboost.runtime.serve.gather import Gatherer
+from kvboost.runtime.serve.guided import BrokenLogitsError, Guide, GuidedGenerate, Ran
 from kvboost.runtime.serve.joined import joined
 from kvboost.runtime.serve.request import Declined, PromptRow, Request, read_request
 from kvboost.runtime.serve.writer import Writer
 from kvboost.types import PutReceipt, PutRequest, Tier
 
 REQUEST_TIMEOUT_S = 30.0
-
-
-class _FirstPass(threading.local):
-    """What the next forward pass of this thread is: armed just before ``generate()`` is called.
-
-    A ``watch`` sees that pass and all that follow until ``generate()`` returns.
-    """
-
-    armed = False
-    splice: Splice | None = None
-    watch: Watch | None = None
-    finished_s: float | None = None
-
-    def __init__(self) -> None:
-        self.scope = ExitStack()
 
 
 class Engine:
@@ -91,17 +75,12 @@ class Engine:
         self.counters = preparer.costs.counters
         self.writer = Writer(preparer.cache, self.counters)
         self.gatherer = Gatherer(preparer, self.writer, request_timeout_s)
-        self.plain_generate = plain_generate
         self._owns_cache = owns_cache
-        self._first = _FirstPass()
+        self._generate = GuidedGenerate(preparer.model, plain_generate)
         self._adapter = adapter_key(preparer.model)
         model = preparer.model
         self.audit = Audit(model, preparer.namespace.key, Controller(preparer.policy), self.counters, self.unchanged)
         self.finisher = Finisher(self.costs, self.audit, self.store)
-        self._hooks = (
-            model.register_forward_pre_hook(self._before_forward, with_kwargs=True),
-            model.register_forward_hook(self._after_forward),
-        )
 
     @torch.no_grad()
     def generate(
@@ -130,7 +109,8 @@ class Engine:
     @torch.no_grad()
     def run_plain(self, inputs: Tensor, **arguments: Any) -> tuple[Any, float]:
         """Run the model's own ``generate()`` without reuse; return its result and the time to first token."""
-        return self._run(Call(inputs, arguments, None, time.perf_counter()), None, None)
+        ran = self._generate.run(Call(inputs, arguments, None, time.perf_counter()))
+        return ran.result, ran.ttft_s
 
     def close(self) -> None:
         """Put what is pending, take the hooks off the model, and close the cache if it is the engine's own.
@@ -142,8 +122,7 @@ class Engine:
         self.preparer.hands.close()
         if self._owns_cache:
             self.cache.close()
-        for hook in self._hooks:
-            hook.remove()
+        self._generate.remove()
 
     def obstacle(self, tokens: int) -> str:
         """Name why nothing can be reused or stored for a prompt of so many tokens, or return an empty string."""
@@ -168,14 +147,15 @@ class Engine:
         watch = self.finisher.watch(prepared)
         before_s = time.perf_counter() - call.start_s
         try:
-            result, ttft_s = self._run(call, prepared.splice.cache, prepared.splice, watch)
-        except LateFetchError as error:
-            prepared, watch = self.preparer.fall_back(row.token_ids, request.new_tokens, error), None
-            result, ttft_s = self._run(call, prepared.splice.cache, prepared.splice)
-        ids = self._answered(row, sequences(result)[0].tolist())
+            ran = self._generate.run(call, _guide(prepared, watch))
+        except (LateFetchError, BrokenLogitsError) as error:
+            lent, prepared, watch = prepared, self._given_up(prepared, request.new_tokens, error), None
+            ran = self._generate.run(call.again(), _guide(prepared))
+            self._blame([lent], error, ran)
+        ids = self._answered(row, sequences(ran.result)[0].tolist())
         waited = prepared.splice.cache.layers[0].gate is not None  # for K/V, within the pass
-        passes = Passes(ttft_s, None if waited else ttft_s - before_s)
-        return result, self.finisher.finish(prepared, watch, ids, passes, keep=request.returns_dict).report
+        passes = Passes(ran.ttft_s, None if waited else ran.ttft_s - before_s)
+        return ran.result, self.finisher.finish(prepared, watch, ids, passes, keep=request.returns_dict).report
 
     def _prepared(
         self, rows: Sequence[PromptRow], new_tokens: int, call: Call, overlap: bool = False
@@ -188,61 +168,56 @@ class Engine:
 
     def _serve_batch(self, request: Request, call: Call) -> tuple[Any, ReuseReport]:
         prepared = self._prepared(request.rows, 0, call)
-        cache = joined(self.model, self.preparer.slabs, request, prepared)
         audited = [self.audit.wants(ready) for ready in prepared]
         watch = Watch() if any(audited) else None
-        result, ttft_s = self._run(call, cache, None, watch)
-        answered = sequences(result)
+        cache = joined(self.model, self.preparer.slabs, request, prepared)
+        borrowed = any(ready.plan.reuse for ready in prepared)
+        try:
+            ran = self._generate.run(call, Guide(cache, watch=watch, borrowed=borrowed))
+        except BrokenLogitsError as error:
+            lent = [prepared[row] for row in sorted({row // request.expand for row in error.rows})]
+            prepared, watch = [self._given_up(ready, 0, error) for ready in prepared], None
+            cache = joined(self.model, self.preparer.slabs, request, prepared)
+            ran = self._generate.run(call.again(), Guide(cache))
+            self._blame(lent, error, ran)
+        answered = sequences(ran.result)
         per_row = answered.shape[0] // len(request.rows)
         for i, (row, ready) in enumerate(zip(request.rows, prepared, strict=True)):
+            if not ready.stores:
+                continue
             # Beams share the prompt but permute what follows it, so only the prompt is stored.
             ids = answered[i * per_row, row.padding :].tolist() if request.beams == 1 else list(row.token_ids)
             ids = self._answered(row, ids)
             self.store(ready.plan, ids, cache, i * request.expand, row.padding, at_once=request.returns_dict)
             if watch is not None and audited[i]:
                 self.audit.submit(ready, watch, i * request.expand, ids)
-        reports = [ready.report(ttft_s) for ready in prepared]
-        return result, self.costs.priced(reports[0] if len(reports) == 1 else merge(reports, ttft_s))
+        reports = [ready.report(ran.ttft_s) for ready in prepared]
+        return ran.result, self.costs.priced(reports[0] if len(reports) == 1 else merge(reports, ran.ttft_s))
 
-    def _run(
-        self, call: Call, cache: SlabCache | None, splice: Splice | None, watch: Watch | None = None
-    ) -> tuple[Any, float]:
-        """Call the model's own ``generate()``; return its result and the time to first token."""
-        first = self._first
-        first.watch = watch
-        first.armed, first.splice, first.finished_s = True, splice, None
-        arguments = call.arguments if cache is None else {**call.arguments, "cache": cache}
-        try:
-            result = self.plain_generate(call.inputs, **arguments)
-        finally:
-            first.scope.close()
-            first.armed, first.splice, first.watch = False, None, None
-        return result, (first.finished_s or time.perf_counter()) - call.start_s
+    def _given_up(self, prepared: Prepared, new_tokens: int, error: LateFetchError | BrokenLogitsError) -> Prepared:
+        """Return the same prompt with nothing reused; after broken logits nothing of it is stored either."""
+        token_ids = prepared.splice.token_ids.tolist()
+        if isinstance(error, LateFetchError):
+            return self.preparer.fall_back(token_ids, new_tokens, error)
+        if not prepared.plan.reuse:
+            return self.preparer.complete(self.preparer.blank(token_ids, new_tokens))
+        return replace(self.preparer.fall_back(token_ids, new_tokens, error), stores=False)
+
+    def _blame(self, lent: Sequence[Prepared], error: LateFetchError | BrokenLogitsError, again: Ran) -> None:
+        """Evict the donors of prompts whose logits they broke; where full prefill breaks too, it was not they."""
+        if isinstance(error, LateFetchError):
+            return
+        self.counters.add("non_finite_logits")
+        donors = [chunk_id for prepared in lent for chunk_id in prepared.plan.chunk_ids()]
+        if donors and not again.broken:
+            with suppress(KVBoostError):
+                self.cache.evict(self.namespace.key, donors)
 
     def _decline(self, declined: Declined, call: Call) -> tuple[Any, ReuseReport]:
-        result, ttft_s = self._run(call, None, None)
+        ran = self._generate.run(call)
         tokens = declined.prompt_tokens
         tiers = {**dict.fromkeys(Tier, 0), Tier.COMPUTED: tokens}
-        return result, ReuseReport(tokens, tiers, ttft_s=ttft_s, declined=(declined.reason,))
-
-    def _before_forward(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """Widen the first forward pass of an armed ``generate()`` to the scattered tokens."""
-        splice = self._first.splice
-        if not self._first.armed or splice is None or len(splice.scattered) == 0:
-            return None
-        arguments = self._first.scope.enter_context(splice.passing(self.model, len(splice.token_ids)))
-        return args, {**kwargs, **arguments}
-
-    def _after_forward(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        if self._first.armed:
-            self._first.armed = False
-            synchronize(self.model.device)
-            self._first.finished_s = time.perf_counter()
-            self._first.scope.close()
-        if self._first.watch is not None:
-            self._first.watch.see(output.logits)
+        return ran.result, ReuseReport(tokens, tiers, ttft_s=ran.ttft_s, declined=(declined.reason,))
 
     def _answered(self, row: PromptRow, ids: list[int]) -> list[int]:
         """Return prompt and answer without the padding that follows an end token."""
@@ -270,12 +245,18 @@ class Engine:
         def build() -> PutRequest:
             count = min(len(ids), cache.get_seq_length() - padding)
             keys, values = (each[:, index, :, padding : padding + count] for each in cache.contents())
-            chunks = new_chunks(ids[:count], plan, preparer.segmenter, keys, values, self.support.layout)
-            if not keep:
+            harvest = new_chunks(ids[:count], plan, preparer.segmenter, keys, values, self.support.layout)
+            if harvest.non_finite:
+                self.counters.add("non_finite_chunks", harvest.non_finite)
+            elif not keep:  # and memory that holds such numbers goes to nobody
                 preparer.slabs.give(cache)
-            return PutRequest(namespace or self.namespace.key, tuple(ids[:count]), chunks)
+            return PutRequest(namespace or self.namespace.key, tuple(ids[:count]), harvest.chunks)
 
         return self.writer.submit(build, at_once, ids[: plan.num_tokens])
+
+
+def _guide(prepared: Prepared, watch: Watch | None = None) -> Guide:
+    return Guide(prepared.splice.cache, prepared.splice, watch, bool(prepared.plan.reuse))
 
 
 def end_tokens(model: PreTrainedModel) -> frozenset[int]:
