@@ -1,12 +1,14 @@
 """KVBoost: a semantic chunk cache service for the K/V tensors of Hugging Face models.
 
-Names are imported at first use, so that a gRPC client does not load torch.
+Names are imported at first use, so that a gRPC client does not load torch, and need not have it.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from kvboost.extras import require
 
 if TYPE_CHECKING:
     from kvboost.api import boost, engine_of, unboost
@@ -27,6 +29,8 @@ _HOMES = {
     "ReuseReport": "kvboost.reuse",
 }
 
+_EXTRAS = {"boost": "runtime", "engine_of": "runtime", "unboost": "runtime", "LocalCache": "cache"}
+
 __all__ = ["CacheClient", "LocalCache", "ReusePolicy", "ReuseReport", "__version__", "boost", "engine_of", "unboost"]
 
 
@@ -34,4 +38,6 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'kvboost' has no attribute {name!r}")
+    if name in _EXTRAS:
+        require(_EXTRAS[name], f"kvboost.{name}")
     return getattr(import_module(home), name)

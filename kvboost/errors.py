@@ -28,7 +28,9 @@
     ├── IndexFileError                   a saved vector index is damaged, or of another embedder or format
     ├── QuotaError                       the byte budget cannot take what was offered
     ├── StoringError                     new chunks could not be stored, through no fault of the cache
-    └── AssetError                       a model file could not be had from the package registry
+    ├── AssetError                       a model file could not be had from the package registry
+    ├── MissingExtraError (also ImportError)         a part of the package that was not installed
+    └── UnsupportedVersionError (also ImportError)   a library that it stands on is too old or too new
 
 Inside a request none of these reaches the caller of ``generate()``, apart from :class:`InputError`: the
 request falls back to full prefill, with a :class:`FallbackWarning` and a counter.
@@ -171,6 +173,14 @@ class StoringError(KVBoostError):
 
 class AssetError(KVBoostError):
     """A model file could not be had from the package registry, or is not the one that was expected."""
+
+
+class MissingExtraError(KVBoostError, ImportError):
+    """A part of the package was left out when it was installed; the sentence tells how to add it."""
+
+
+class UnsupportedVersionError(KVBoostError, ImportError):
+    """A library that the package stands on is too old or too new; the sentence tells which version does."""
 
 
 class KVBoostWarning(UserWarning):

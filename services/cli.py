@@ -11,6 +11,7 @@ from typing import Protocol, cast
 
 from kvboost import __version__
 from kvboost.errors import KVBoostError
+from kvboost.extras import require
 
 from .progress import silence_other_bars
 
@@ -38,6 +39,7 @@ class Command(Protocol):
 
     HELP: str
     EXAMPLE: str
+    EXTRA: str
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's arguments."""
@@ -54,6 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         args = _parser(arguments).parse_args(arguments)
+        if args.extra:
+            require(args.extra, args.command)
         status: int = args.run(args)
         sys.stdout.flush()
     except KVBoostError as error:
@@ -87,7 +91,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         command.configure(one)
-        one.set_defaults(run=command.run)
+        one.set_defaults(run=command.run, extra=command.EXTRA, command=f"kvboost {name}")
     return parser
 
 

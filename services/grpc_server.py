@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import stat
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -43,18 +41,6 @@ class GrpcServer:
             if address.path:
                 with suppress(FileNotFoundError):  # gRPC removes it too, in some versions
                     os.unlink(address.path)
-
-
-@contextmanager
-def stop_requested() -> Iterator[threading.Event]:
-    """Give an event that SIGTERM and SIGINT set, for as long as the block runs. Main thread only."""
-    asked = threading.Event()
-    before = {s: signal.signal(s, lambda *_: asked.set()) for s in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def start_server(

@@ -6,8 +6,6 @@ import json
 import sys
 from typing import Any
 
-from jinja2.exceptions import TemplateError
-
 from kvboost.errors import EmptyPromptError, InputError, PromptError
 from kvboost.texts import check_text, decoded, read_text
 
@@ -44,6 +42,8 @@ def prompt_ids(prompt: Prompt, tokenizer: Any) -> list[int]:
         return list(tokenizer(prompt)["input_ids"])
     if tokenizer.chat_template is None:
         raise InputError("the model's tokenizer has no chat template; give the prompt as a text")
+    from jinja2.exceptions import TemplateError
+
     try:
         encoded = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)
     except TemplateError as error:

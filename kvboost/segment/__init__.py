@@ -1,5 +1,9 @@
 """Cuts prompts into chunks: text boundaries, token offsets, packing."""
 
+from kvboost.extras import require
+
+require("runtime", "kvboost.segment")
+
 from kvboost.segment.pack import Sizes
 from kvboost.segment.segmenter import Segmenter
 

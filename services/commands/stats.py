@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 HELP = "print the figures of a running cache service, once or every few seconds"
 EXAMPLE = "kvboost stats unix:/run/kvboost/cache.sock --watch"
+EXTRA = ""
 _INTERVAL_S = 2.0
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 HELP = "put documents into the cache through a running runtime, before the first question about them"
 EXAMPLE = "kvboost warm docs/ notes.txt passages.jsonl --runtime 127.0.0.1:7462"
+EXTRA = ""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -9,10 +9,12 @@ from importlib.util import find_spec
 from packaging.requirements import Requirement
 
 from kvboost import __version__
+from kvboost.extras import DISTRIBUTION
 
 from .finding import Examination, Notes
 
-DISTRIBUTION = "kvboost-chunks"
+# doctor itself stands on these two; whoever wants the others is told by the command that needs them.
+_LOOKED_AT = ("", "cache", "runtime")
 _SHOWN = ("torch", "transformers", "faiss-cpu", "sentence-transformers", "grpcio")
 
 
@@ -38,13 +40,18 @@ def flash_attention_installed() -> bool:
 
 
 def _requirements() -> list[Requirement]:
-    """Return what an installation without extras needs; nothing where it was not installed as a package."""
+    """Return what an installation with a runtime needs; nothing where it was not installed as a package."""
     try:
         lines = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
         return []
     wanted = [Requirement(line) for line in lines]
-    return [one for one in wanted if one.marker is None or one.marker.evaluate({"extra": ""})]
+    return [
+        one
+        for one in wanted
+        if one.name != DISTRIBUTION
+        and (one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in _LOOKED_AT))
+    ]
 
 
 def _installed(name: str) -> str | None:

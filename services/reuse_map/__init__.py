@@ -4,7 +4,6 @@ from .ansi import supports_colour, to_ansi, to_plain
 from .files import write_html, write_png
 from .html import to_html
 from .page import MapToken, ReuseMap, map_tokens
-from .png import to_png
 
 __all__ = [
     "MapToken",
@@ -14,7 +13,6 @@ __all__ = [
     "to_ansi",
     "to_html",
     "to_plain",
-    "to_png",
     "write_html",
     "write_png",
 ]

@@ -11,7 +11,6 @@ from kvboost.errors import InputError
 
 from .html import to_html
 from .page import ReuseMap
-from .png import to_png
 
 
 def write_png(page: ReuseMap, path: str | os.PathLike[str]) -> Path:
@@ -22,6 +21,8 @@ def write_png(page: ReuseMap, path: str | os.PathLike[str]) -> Path:
     InputError
         If the file cannot be written.
     """
+    from .png import to_png  # its library is not needed by those who only write HTML
+
     with _writable(path) as target:
         to_png(page).save(target, "PNG", optimize=True)
     return target

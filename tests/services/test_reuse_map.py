@@ -22,13 +22,13 @@ from kvboost.services.reuse_map import (
     to_ansi,
     to_html,
     to_plain,
-    to_png,
     write_html,
     write_png,
 )
 from kvboost.services.reuse_map.flow import flow
 from kvboost.services.reuse_map.page import HEAD_TOKENS, MIN_HIDDEN_TOKENS, TAIL_TOKENS
 from kvboost.services.reuse_map.palette import REPAIRED, STYLES, hex_of
+from kvboost.services.reuse_map.png import to_png
 from kvboost.types import Span, Tier
 
 tokens = st.lists(

