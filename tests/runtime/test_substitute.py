@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kvboost.api import boost, unboost
 from kvboost.index import LocalCache
 from kvboost.policy import DEFAULT_TIERS, REUSE_TIERS, ReusePolicy
-from kvboost.runtime.plan.facts import changes_fact
+from kvboost.runtime.plan.facts import changes_fact, languages_of
 from kvboost.runtime.plan.plan import Plan, ReuseSpan
 from kvboost.runtime.plan.planner import build_plan
 from kvboost.runtime.plan.substitute import tokens_standing_in
@@ -86,8 +86,9 @@ def test_ids_differ_only_in_substitutes_and_those_keep_every_fact(scene):
             before = tuple(prompt[chunk.start : piece.target.start])
             whole = decode(prompt[chunk.start : chunk.end])
             assert piece.donor.token_ids[: piece.offset] == before
-            assert not changes_fact(decode(piece.donor.token_ids), whole)
-            assert not changes_fact(decode(before) + decode(lent), whole)
+            languages = languages_of(whole)
+            assert not changes_fact(decode(piece.donor.token_ids), whole, languages)
+            assert not changes_fact(decode(before) + decode(lent), whole, languages)
             assert piece.offset + len(lent) == min(len(chunk), len(piece.donor.token_ids))
             assert chunk.end < len(prompt)
         else:

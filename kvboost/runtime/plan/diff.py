@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from kvboost.runtime.plan.facts import changes_fact
+from kvboost.runtime.plan.facts import changes_fact, languages_of
 from kvboost.types import Span
 
 Decode = Callable[[Sequence[int]], str]
@@ -102,12 +102,13 @@ def _changed(
     decode: Decode,
 ) -> list[Span]:
     changed: list[Span] = []
+    languages = languages_of(decode(target_ids))
     for tag, i1, i2, j1, j2 in opcodes:
         if tag == "equal":
             continue
         before = decode(widened(donor_ids, i1, i2, decode))
         after = decode(widened(target_ids, j1, j2, decode))
-        if changes_fact(before, after):
+        if changes_fact(before, after, languages):
             # A pure deletion lies between two tokens: both its neighbours' sentences are affected.
             first, last = (j1, j2 - 1) if j2 > j1 else (max(j1 - 1, 0), j1)
             changed += [s for s in sentences if s.start <= last and s.end > first]
@@ -125,10 +126,12 @@ def widened(ids: Sequence[int], start: int, end: int, decode: Decode) -> Sequenc
 
 def _inside_word(ids: Sequence[int], position: int, decode: Decode) -> bool:
     """Whether a cut before ``position`` parts a word, a number and its sign, or the bytes of a character."""
+    before = ""
     for start in range(position - 1, max(position - 1 - _MAX_TOKENS_PER_CHARACTER, -1), -1):
         before = decode(ids[start:position])
         if before and not before.endswith(_REPLACEMENT):
             # Decoded together, because some tokenizers drop the space of a word that is decoded alone.
             after = decode(ids[start : position + 1])[len(before) :]
             return (before[-1].isalnum() or before[-1] in _BINDING) and not after[:1].isspace()
-    return True
+    # A token without text, such as the one that begins a prompt, is no part of the word behind it.
+    return bool(before)

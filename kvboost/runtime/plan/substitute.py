@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvboost.runtime.plan.diff import Decode, widened
-from kvboost.runtime.plan.facts import changes_fact
+from kvboost.runtime.plan.facts import changes_fact, languages_of
 
 
 def tokens_standing_in(donor_ids: Sequence[int], target_ids: Sequence[int], decode: Decode) -> int:
@@ -21,9 +21,12 @@ def tokens_standing_in(donor_ids: Sequence[int], target_ids: Sequence[int], deco
 
     Refused where the texts differ in a fact, and where the part that is cut off holds one.
     """
-    if changes_fact(decode(donor_ids), decode(target_ids)):
+    languages = languages_of(decode(target_ids))
+    if changes_fact(decode(donor_ids), decode(target_ids), languages):
         return 0
     count = min(len(donor_ids), len(target_ids))
-    if count < len(donor_ids) and changes_fact(decode(widened(donor_ids, count, len(donor_ids), decode)), ""):
+    if count < len(donor_ids) and changes_fact(
+        decode(widened(donor_ids, count, len(donor_ids), decode)), "", languages
+    ):
         return 0
     return count
