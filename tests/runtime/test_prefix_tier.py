@@ -145,7 +145,8 @@ def test_half_precision_stays_within_its_rounding(dtype, atol):
         _, found = step_logits(model, LONGER, max_new_tokens=1)
         assert reused(model, Tier.PREFIX) >= common(FIRST, LONGER)
         assert (found - logits).abs().max() < atol
-        assert found.argmax() == logits.argmax()
+        # Rounding may turn near ties, and no more than those.
+        assert logits.max() - logits.flatten()[found.argmax()] < 2 * atol
 
 
 def test_generated_tokens_serve_the_next_turn():
