@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 import kvboost
+from kvboost.runtime.model.machine import cpu_name
 
 _PACKAGES = ("torch", "transformers", "faiss-cpu", "sentence-transformers")
 
@@ -22,7 +23,7 @@ def origin() -> dict[str, object]:
     return {
         "commit": _git("rev-parse", "HEAD"),
         "dirty": _dirty(),
-        "machine": {"cpu": _cpu(), "cores": os.cpu_count(), "threads": torch.get_num_threads(), "gpu": _gpu()},
+        "machine": {"cpu": cpu_name(), "cores": os.cpu_count(), "threads": torch.get_num_threads(), "gpu": _gpu()},
         "versions": {"python": platform.python_version(), "kvboost": kvboost.__version__, **_versions()},
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
@@ -41,15 +42,6 @@ def _git(*command: str) -> str | None:
 def _dirty() -> bool | None:
     status = _git("status", "--porcelain")
     return None if status is None else bool(status)
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.machine())
 
 
 def _gpu() -> str | None:

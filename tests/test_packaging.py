@@ -7,7 +7,11 @@ import re
 import tomllib
 from pathlib import Path
 
+from packaging.requirements import Requirement
+from packaging.version import Version
+
 import kvboost
+from kvboost.extras import EXTRAS
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -70,3 +74,16 @@ def test_the_private_names_of_transformers_are_these() -> None:
         "_prepare_generation_config",
         "_prepare_special_tokens",
     }
+
+
+def test_the_oldest_versions_that_are_tested_are_those_that_are_declared() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    lines = [*project["dependencies"], *(line for name in EXTRAS for line in extras[name])]
+    declared = [Requirement(line) for line in lines]
+    pinned = dict(line.split("==") for line in (ROOT / "constraints-lowest.txt").read_text().split() if "==" in line)
+    for one in declared:
+        if one.name == "kvboost-chunks" or one.name == "torch":
+            continue
+        (floor,) = (spec.version for spec in one.specifier if spec.operator == ">=")
+        assert Version(pinned[one.name]).release[: len(Version(floor).release)] == Version(floor).release, one

@@ -15,8 +15,10 @@ _PACKAGES = ("torch", "transformers", "faiss-cpu", "sentence-transformers", "grp
 
 def machine() -> dict[str, object]:
     """Return processor, cores, threads asked for, and how busy the machine is."""
+    from kvboost.runtime.model.machine import cpu_name
+
     return {
-        "cpu": _cpu(),
+        "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
         "load_average_1_min": round(os.getloadavg()[0], 2),
@@ -43,12 +45,3 @@ def versions() -> dict[str, str]:
         "kvboost": __version__,
         **{name: metadata.version(name) for name in _PACKAGES},
     }
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
