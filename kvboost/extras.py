@@ -20,7 +20,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def require(extra: str, what: str) -> None:
+def require(extra: str, what: str, *modules: str) -> None:
     """Refuse to begin what needs an extra that is not installed.
 
     Parameters
@@ -29,13 +29,15 @@ def require(extra: str, what: str) -> None:
         Its name in ``pyproject.toml``.
     what
         Who needs it, as the caller knows it.
+    *modules
+        What of the extra is needed; all of it where none is named.
 
     Raises
     ------
     MissingExtraError
         In one sentence with the command that installs it.
     """
-    if not all(map(_is_there, EXTRAS[extra])):
+    if not all(map(_is_there, modules or EXTRAS[extra])):
         raise MissingExtraError(f"{what} needs the {extra} extra: pip install '{DISTRIBUTION}[{extra}]'")
 
 

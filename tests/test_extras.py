@@ -82,6 +82,11 @@ sys.exit(cli.main(["config", "show", "--json"]))
             "kvboost.index needs the cache extra",
         ),
         (
+            "sentence_transformers",
+            "from kvboost.index import SentenceTransformerEmbedder\nSentenceTransformerEmbedder('none').embed(['a'])",
+            "an embedding model (embedder.model none does without) needs the cache extra",
+        ),
+        (
             "gguf",
             "import tempfile\nfrom kvboost.runtime.model.demo_model import demo_model_dir\n"
             "demo_model_dir(tempfile.mkdtemp())",

@@ -12,10 +12,22 @@ import numpy as np
 from blake3 import blake3
 
 from kvboost.errors import InputError
+from kvboost.extras import check_version, require
 from kvboost.protocols import Vectors
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
+
+def check_embedder_library() -> None:
+    """Refuse a sentence-transformers that is missing or too old.
+
+    Raises
+    ------
+    MissingExtraError, UnsupportedVersionError
+    """
+    require("cache", "an embedding model (embedder.model none does without)", "sentence_transformers")
+    check_version("sentence-transformers", "5.4", "", "an embedding model")
 
 
 class SentenceTransformerEmbedder:
@@ -89,6 +101,7 @@ class SentenceTransformerEmbedder:
     def _model(self) -> SentenceTransformer:
         if self._loaded is None:
             # Imported here: it takes seconds, and a cache without similar look-ups never needs it.
+            check_embedder_library()
             from sentence_transformers import SentenceTransformer
 
             self._loaded = SentenceTransformer(self._source, device=self._device, revision=self._revision)

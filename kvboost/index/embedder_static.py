@@ -18,7 +18,7 @@ from blake3 import blake3
 from torch import Tensor
 
 from kvboost.assets import Progress, build_once, default_cache_dir
-from kvboost.index.embedder import SentenceTransformerEmbedder
+from kvboost.index.embedder import SentenceTransformerEmbedder, check_embedder_library
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -62,6 +62,7 @@ def static_embedder_dir(
 
 def distil(source: str | Path, dim: int = DIM) -> SentenceTransformer:
     """Return a static embedding of at most ``dim`` dimensions with the vocabulary of ``source``."""
+    check_embedder_library()
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding
     from tokenizers import Tokenizer
