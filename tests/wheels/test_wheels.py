@@ -80,7 +80,7 @@ def test_a_client_alone(environment: Callable[[str], Path]) -> None:
     with cache_server() as server:
         code = f"import kvboost; c = kvboost.CacheClient({server.address!r}); print(c.stats().stored_bytes); c.close()"
         assert run(programs, "python", "-c", code).split() == ["0"]
-        assert "chunks" in run(programs, "kvboost", "stats", server.address)
+        assert "stored 0 B" in run(programs, "kvboost", "stats", server.address)
     told = run(programs, "python", "-c", "from kvboost import boost", status=1)
     assert "kvboost.boost needs the runtime extra: pip install 'kvboost-chunks[runtime]'" in told
     told = run(programs, "kvboost", "serve-cache", status=2)
