@@ -131,9 +131,10 @@ class Bench:
     def policy(self) -> ReusePolicy:
         """The configured policy, but what is measured must not depend on the machine's speed or on what ran before.
 
-        So there are no audits, which would change it between two measurements, and no hit is declined for its cost.
+        So there are no audits, which would change it between two measurements, no hit is declined for its cost, and no
+        prompt goes on from what was measured before.
         """
-        return replace(self.config.policy, audit_rate=0.0, worth_it=False)
+        return replace(self.config.policy, audit_rate=0.0, worth_it=False, continuing=False)
 
     def namespace(self) -> str:
         """Return the key that the model's K/V are filed under."""

@@ -21,6 +21,7 @@ from kvboost.runtime.attention.grouped import use_grouped, use_own
 from kvboost.runtime.cost.calibrate import calibrated
 from kvboost.runtime.cost.cost_gate import Costs
 from kvboost.runtime.cost.meter import path_of
+from kvboost.runtime.kv.continued import Continued
 from kvboost.runtime.kv.slab_pool import SlabPool
 from kvboost.runtime.model.fingerprint import namespace_of
 from kvboost.runtime.model.support import examine
@@ -103,7 +104,11 @@ def boost(
         raise
     rules = policy or settings.policy
     slabs = SlabPool(support.layout, model.device)
-    preparer = Preparer(model, tokenizer, chosen, store, namespace, support, rules, threading.Lock(), costs, slabs)
+    room = settings.cache.continued_max_bytes or settings.cache.max_bytes // 10
+    continued = Continued(room, settings.cache.continued_ttl_s)
+    preparer = Preparer(
+        model, tokenizer, chosen, store, namespace, support, rules, threading.Lock(), costs, slabs, continued
+    )
     engine = Engine(preparer, model.generate, owns, settings.client.request_timeout_s)
 
     def generate(self: PreTrainedModel, inputs: Any = None, *args: Any, **kwargs: Any) -> Any:

@@ -52,6 +52,11 @@ class ReusePolicy:
         How many similar chunks are considered for one chunk of the prompt, at most, the most similar first. With
         more than one the donor that lends most is taken; then raising the threshold may, rarely, add to reuse, since
         without one donor another may fit its neighbours better.
+    continuing
+        Whether a prompt that begins with the whole prompt of an earlier request goes on from just the K/V that this
+        request was answered from (tier ``continued``): as lossy as they were then, not repaired again, and the same
+        request gets the same answer. They are lent to no other request, and end with the tiers that they rest on. A
+        call with a policy of its own neither continues nor is continued.
     worth_it
         Whether a hit is declined where fetching, placing and repairing it is estimated to take longer than computing
         it, by a wide margin. Nothing is declined before prefill and the cache were timed.
@@ -89,6 +94,7 @@ class ReusePolicy:
     question_tokens: int = 32
     head_tokens: int = 32
     max_nominees: int = 1
+    continuing: bool = True
     worth_it: bool = True
     audit_rate: float = 0.02
     max_kl: float = 0.1
@@ -103,7 +109,7 @@ class ReusePolicy:
         object.__setattr__(self, "recompute_ratio", ratio)
         if self.repair not in REPAIRS:
             raise PolicyError(f"repair {self.repair!r} is unknown; choose one of {', '.join(REPAIRS)}")
-        for field in ("shift", "worth_it"):
+        for field in ("shift", "continuing", "worth_it"):
             if not isinstance(getattr(self, field), bool):
                 raise PolicyError(f"{field} {getattr(self, field)!r} must be true or false")
         for field in ("min_span", "question_tokens", "head_tokens", "max_nominees"):

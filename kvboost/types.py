@@ -24,11 +24,13 @@ class Tier(StrEnum):
     """How a token's K/V came about.
 
     ``PREFIX``: same tokens, same history, lossless. ``EXACT``: same tokens, other history or position.
-    ``SIMILAR``: nominated by embedding, verified by token diff. ``SUBSTITUTE``: the donor's wording stands in.
+    ``CONTINUED``: what an earlier request was answered from, for its own continuation or repetition; as lossy as it was
+    then. ``SIMILAR``: nominated by embedding, verified by token diff. ``SUBSTITUTE``: the donor's wording stands in.
     ``COMPUTED``: by this request's own forward pass.
     """
 
     PREFIX = "prefix"
+    CONTINUED = "continued"
     EXACT = "exact"
     SIMILAR = "similar"
     SUBSTITUTE = "substitute"

@@ -98,6 +98,11 @@ class CacheConfig:
         Byte budget of a cache that runs here, as a number or with a unit, such as "2GiB".
     max_variants
         Under how many histories the same chunk is stored, at most.
+    continued_max_bytes
+        Bytes of K/V that a runtime keeps for the continuation of its own requests with borrowed K/V; 0 for a tenth of
+        max_bytes.
+    continued_ttl_s
+        Seconds after which what was not continued is forgotten.
     tenant
         Name that K/V are kept apart by; tenants never share.
     published
@@ -110,6 +115,8 @@ class CacheConfig:
     address: str = ""
     max_bytes: int = 2 * 1024**3
     max_variants: int = 2
+    continued_max_bytes: int = 0
+    continued_ttl_s: float = 3600.0
     tenant: str = ""
     published: str = ""
     arena_dir: str = ""

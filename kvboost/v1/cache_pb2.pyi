@@ -15,12 +15,14 @@ class Tier(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TIER_SIMILAR: _ClassVar[Tier]
     TIER_SUBSTITUTE: _ClassVar[Tier]
     TIER_COMPUTED: _ClassVar[Tier]
+    TIER_CONTINUED: _ClassVar[Tier]
 TIER_UNSPECIFIED: Tier
 TIER_PREFIX: Tier
 TIER_EXACT: Tier
 TIER_SIMILAR: Tier
 TIER_SUBSTITUTE: Tier
 TIER_COMPUTED: Tier
+TIER_CONTINUED: Tier
 
 class Span(_message.Message):
     __slots__ = ("start", "end")

@@ -27,6 +27,7 @@ from kvboost.v1 import cache_pb2 as pb
 
 _TIER_TO_PROTO: dict[Tier, pb.Tier] = {
     Tier.PREFIX: pb.TIER_PREFIX,
+    Tier.CONTINUED: pb.TIER_CONTINUED,
     Tier.EXACT: pb.TIER_EXACT,
     Tier.SIMILAR: pb.TIER_SIMILAR,
     Tier.SUBSTITUTE: pb.TIER_SUBSTITUTE,

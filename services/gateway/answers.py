@@ -149,5 +149,5 @@ def runs(report: ReuseReport) -> list[tuple[str, int, int]]:
 
 def loosest_tier(report: ReuseReport) -> Tier:
     """Return the tier that answers for a request: the loosest one that lent tokens, ``computed`` if none did."""
-    order = (Tier.SUBSTITUTE, Tier.SIMILAR, Tier.EXACT, Tier.PREFIX)
+    order = (Tier.SUBSTITUTE, Tier.SIMILAR, Tier.EXACT, Tier.CONTINUED, Tier.PREFIX)
     return next((tier for tier in order if report.tokens_by_tier.get(tier, 0)), Tier.COMPUTED)

@@ -43,6 +43,7 @@ def _style(colour: RGB, terminal: int, meaning: str) -> Style:
 
 STYLES: dict[Tier, Style] = {
     Tier.PREFIX: _style((0, 158, 115), 115, "same tokens, same history: lossless"),
+    Tier.CONTINUED: _style((0, 114, 178), 74, "what an earlier turn was answered from"),
     Tier.EXACT: _style((86, 180, 233), 117, "same tokens, elsewhere"),
     Tier.SIMILAR: _style((230, 159, 0), 222, "equal tokens of a similar chunk"),
     Tier.SUBSTITUTE: _style((204, 121, 167), 218, "a similar chunk's wording"),

@@ -291,7 +291,7 @@ def test_a_changed_model_is_not_audited() -> None:
 def test_shadows_and_requests_at_the_same_time_do_not_disturb_each_other(attention: str) -> None:
     """Shadows run while requests switch the model to recorded attention and widen its first pass."""
     model = tiny_model("llama", attn_implementation=attention)
-    with boosted(policy=replace(ALWAYS, audit_rate=0.0), model=model):
+    with boosted(policy=replace(ALWAYS, audit_rate=0.0, continuing=False), model=model):
         warm(model, prompt(*DOCUMENTS), *orders(4))
         alone = [step_logits(model, ids) for ids in orders(4)]
         assert reused(model, Tier.EXACT) > 0

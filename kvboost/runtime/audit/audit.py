@@ -197,4 +197,4 @@ class Audit:
 
 
 def _tier_of(plan: Plan) -> Tier | None:
-    return loosest({piece.tier for piece in plan.reuse})
+    return loosest(plan.tiers)

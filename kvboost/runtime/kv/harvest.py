@@ -34,9 +34,9 @@ def new_chunks(
 
     A chunk with approximately reused tokens is left out: it is in the cache already, and its K/V under the new
     history are approximate. A chunk computed after such tokens is marked as not exact. A chunk that was
-    reused whole in the prefix tier is there already. From the first substitute on nothing is stored: its K/V
-    belong to a wording that the token ids do not tell. Nor is anything from the first chunk on whose K/V are not
-    finite: what follows has attended to them.
+    reused whole in the prefix tier is there already, and what a continued request computed was offered then. From the
+    first substitute on nothing is stored: its K/V belong to a wording that the token ids do not tell. Nor is anything
+    from the first chunk on whose K/V are not finite: what follows has attended to them.
 
     Parameters
     ----------
@@ -53,6 +53,8 @@ def new_chunks(
         for piece in plan.reuse
         if piece.tier is Tier.PREFIX and len(piece.target) == len(piece.donor.token_ids)
     }
+    # What a request continues begins at 0, and what it computed itself was offered when it was computed.
+    held = max((piece.target.end for piece in plan.reuse if piece.donor.chunk_id < 0), default=0)
     first_approximate = plan.approximate_from
     first_substitute = plan.substitute_from
     chunks: list[NewChunk] = []
@@ -61,7 +63,7 @@ def new_chunks(
         span = chunk.span
         if first_substitute is not None and span.end > first_substitute:
             break
-        if span in whole or any(_overlap(span, other) for other in approximate):
+        if span in whole or span.end <= held or any(_overlap(span, other) for other in approximate):
             continue
         exact = first_approximate is None or span.end <= first_approximate
         try:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from kvboost.runtime.plan.diff import subtract
 from kvboost.types import Donor, Span, Tier
 
+_SETTLED = (Tier.CONTINUED, Tier.SUBSTITUTE)
+
 
 @dataclass(frozen=True, slots=True)
 class ReuseSpan:
@@ -59,18 +61,18 @@ class ReuseSpan:
 class Run:
     """Neighbouring reused spans of one donor sequence with the same shift; repair works on these.
 
-    ``substitute`` says that the tokens are the donor's, not the prompt's.
+    ``settled`` says that repair leaves it alone: the tokens are the donor's, or were repaired when first used.
     """
 
     span: Span
     shift: int
     lossless: bool
-    substitute: bool = False
+    settled: bool = False
 
     @property
     def repairable(self) -> bool:
-        """Whether repair may choose tokens of it: not where K/V are right, nor amid another wording."""
-        return not (self.lossless or self.substitute)
+        """Whether repair may choose tokens of it: not where K/V are right, nor where they are settled."""
+        return not (self.lossless or self.settled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +80,17 @@ class Plan:
     """Reuse and compute spans that cover ``[0, num_tokens)`` exactly once, each list in order.
 
     The last token is always computed: its logits are what the request is for.
+
+    Attributes
+    ----------
+    rests_on
+        The approximate tiers that the ``continued`` tokens go back to.
     """
 
     num_tokens: int
     reuse: tuple[ReuseSpan, ...]
     declined: tuple[str, ...] = ()
+    rests_on: frozenset[Tier] = frozenset()
 
     @property
     def compute(self) -> tuple[Span, ...]:
@@ -102,8 +110,8 @@ class Plan:
         runs: list[Run] = []
         previous: ReuseSpan | None = None
         for piece in self.reuse:
-            run = Run(piece.target, piece.shift, piece.tier is Tier.PREFIX, piece.tier is Tier.SUBSTITUTE)
-            same_kind = runs and (runs[-1].lossless, runs[-1].substitute) == (run.lossless, run.substitute)
+            run = Run(piece.target, piece.shift, piece.tier is Tier.PREFIX, piece.tier in _SETTLED)
+            same_kind = runs and (runs[-1].lossless, runs[-1].settled) == (run.lossless, run.settled)
             if previous is not None and same_kind and _continues(previous, piece):
                 runs[-1] = replace(run, span=Span(runs[-1].span.start, piece.target.end))
             else:
@@ -115,6 +123,16 @@ class Plan:
     def reused_tokens(self) -> int:
         """How many tokens the plan takes from donors."""
         return sum(len(piece.target) for piece in self.reuse)
+
+    @property
+    def borrowed_tokens(self) -> int:
+        """Tokens taken from donors in the cache, without those that continue an earlier request."""
+        return sum(len(piece.target) for piece in self.reuse if piece.donor.chunk_id >= 0)
+
+    @property
+    def tiers(self) -> frozenset[Tier]:
+        """The tiers that lend tokens, now or to what is continued."""
+        return frozenset(piece.tier for piece in self.reuse) | self.rests_on
 
     @property
     def repairable_tokens(self) -> int:
@@ -142,10 +160,11 @@ class Plan:
         return self.reuse[-1].target.end if self.reuse else 0
 
     def by_donor(self) -> dict[int, list[ReuseSpan]]:
-        """Return what each donor lends, by chunk id, in order of first use."""
+        """Return what each donor in the cache lends, by chunk id, in order of first use."""
         lent: dict[int, list[ReuseSpan]] = {}
         for piece in self.reuse:
-            lent.setdefault(piece.donor.chunk_id, []).append(piece)
+            if piece.donor.chunk_id >= 0:
+                lent.setdefault(piece.donor.chunk_id, []).append(piece)
         return lent
 
     def chunk_ids(self) -> tuple[int, ...]:
@@ -155,11 +174,11 @@ class Plan:
     def without(self, missing: AbstractSet[int], reason: str) -> Plan:
         """Return the plan with every span of the ``missing`` donors computed instead."""
         kept = tuple(piece for piece in self.reuse if piece.donor.chunk_id not in missing)
-        return Plan(self.num_tokens, kept, (*self.declined, reason))
+        return replace(self, reuse=kept, declined=(*self.declined, reason))
 
     def noting(self, reason: str) -> Plan:
         """Return the plan with one more reason why something was not reused or repaired."""
-        return Plan(self.num_tokens, self.reuse, (*self.declined, reason))
+        return replace(self, declined=(*self.declined, reason))
 
     def leading(self) -> Plan:
         """Return the plan reduced to what covers the prompt from its start without a gap.
@@ -173,7 +192,7 @@ class Plan:
                 break
             kept.append(piece)
             at = piece.target.end
-        return Plan(self.num_tokens, tuple(kept), self.declined)
+        return replace(self, reuse=tuple(kept))
 
     def lossless_only(self) -> Plan:
         """Return the plan reduced to its prefix tier."""

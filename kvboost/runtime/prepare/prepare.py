@@ -28,6 +28,7 @@ from kvboost.runtime.control.controller import Controller
 from kvboost.runtime.control.effective_policy import EffectivePolicy
 from kvboost.runtime.cost.cost_gate import Costs
 from kvboost.runtime.cost.meter import path_of
+from kvboost.runtime.kv.continued import Continued
 from kvboost.runtime.kv.layer_wise_load import LayerWiseLoad, parts_of
 from kvboost.runtime.kv.placing import Placer
 from kvboost.runtime.kv.slab import HEAD_ROOM_TOKENS, SlabCache
@@ -56,6 +57,7 @@ class Preparer:
     probe_lock: threading.Lock
     costs: Costs
     slabs: SlabPool
+    continued: Continued
     hands: Hands = field(default_factory=Hands)
 
     def prepare(
@@ -153,13 +155,21 @@ class Preparer:
     def _gather(
         self, token_ids: Sequence[int], new_tokens: int, effective: EffectivePolicy, stages: Stages, overlap: bool
     ) -> Gathered:
-        plan = self.plan(token_ids, effective.policy, stages)
-        plan = self.costs.weigh(plan, effective.policy, path_of(self.cache))
+        policy = effective.policy
+        own = effective.steers and policy.continuing  # a call with a policy of its own is to borrow as that says
+        held = self.continued.find(self.namespace.key, token_ids, policy.tiers) if own else None
+        if held is not None and len(token_ids) - held.tokens <= policy.min_span:
+            plan = Plan(len(token_ids), ())  # behind it there is nothing worth a look-up
+        else:
+            plan = self.costs.weigh(self.plan(token_ids, policy, stages), policy, path_of(self.cache))
+        plan = plan if held is None else held.before(plan)
         if not plan.reuse:
             return replace(self._empty(token_ids, new_tokens, stages, plan), effective=effective)
         with stages.measure("fetch"):
             empty = self._empty(token_ids, new_tokens, stages, plan)
             cache = empty.cache
+            if held is not None:
+                held.place(cache)
             handover, missing = self._fetch(plan, cache, overlap)
             if missing:
                 plan = plan.without(missing, "evicted between match and fetch")
@@ -171,6 +181,8 @@ class Preparer:
     def _fetch(self, plan: Plan, cache: SlabCache, overlap: bool) -> tuple[Handover | None, set[int]]:
         """Place the donors' K/V, or begin to; return how they came and the donors that did not."""
         key, wanted, meter = self.namespace.key, plan.chunk_ids(), self.costs.meter
+        if not wanted:
+            return Handover.IN_PROCESS, set()
         count = parts_of(self.support.layout.num_layers)
         far = path_of(self.cache) is Handover.FRAMES and meter.is_slow(Handover.FRAMES)
         if overlap and far and count > 1 and isinstance(self.cache, PartSource):
@@ -223,7 +235,7 @@ class Preparer:
             cache=cache,
             plan=plan,
             token_ids=ids,
-            budget_tokens=int(policy.recompute_ratio * plan.reused_tokens),
+            budget_tokens=int(policy.recompute_ratio * plan.borrowed_tokens),
             question_tokens=policy.question_tokens,
             lock=self.probe_lock,
             head_tokens=policy.head_tokens,

@@ -95,6 +95,11 @@ class Prepared:
     handover: Handover | None = None
     stores: bool = True
 
+    @property
+    def may_be_continued(self) -> bool:
+        """Whether a later turn may go on from its K/V: not so where the call brought a policy of its own."""
+        return self.effective is not None and self.effective.steers and self.effective.policy.continuing
+
     def report(self, ttft_s: float) -> ReuseReport:
         """Return the report of this prompt."""
         spans = tier_spans(self.plan, self.recomputed)

@@ -130,7 +130,7 @@ def _question(plan: Plan, token_ids: Tensor, at_most: int) -> Tensor:
         start = max(plan.num_tokens - MIN_QUESTION_TOKENS, 0)
     lossless = torch.zeros(plan.num_tokens, dtype=torch.bool, device=token_ids.device)
     for piece in plan.reuse:
-        lossless[piece.target.start : piece.target.end] = piece.tier is Tier.PREFIX
+        lossless[piece.target.start : piece.target.end] = piece.tier in (Tier.PREFIX, Tier.CONTINUED)
     return start + (~lossless[start:]).nonzero().flatten()
 
 

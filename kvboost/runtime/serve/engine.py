@@ -188,7 +188,8 @@ class Engine:
             # Beams share the prompt but permute what follows it, so only the prompt is stored.
             ids = answered[i * per_row, row.padding :].tolist() if request.beams == 1 else list(row.token_ids)
             ids = self._answered(row, ids)
-            self.store(ready.plan, ids, cache, i * request.expand, row.padding, at_once=request.returns_dict)
+            own, at_once = ready.may_be_continued, request.returns_dict
+            self.store(ready.plan, ids, cache, i * request.expand, row.padding, at_once=at_once, continues=own)
             if watch is not None and audited[i]:
                 self.audit.submit(ready, watch, i * request.expand, ids)
         reports = [ready.report(ran.ttft_s) for ready in prepared]
@@ -208,8 +209,10 @@ class Engine:
         if isinstance(error, LateFetchError):
             return
         self.counters.add("non_finite_logits")
-        donors = [chunk_id for prepared in lent for chunk_id in prepared.plan.chunk_ids()]
-        if donors and not again.broken:
+        if again.broken:
+            return
+        self.preparer.continued.clear()
+        if donors := [chunk_id for prepared in lent for chunk_id in prepared.plan.chunk_ids()]:
             with suppress(KVBoostError):
                 self.cache.evict(self.namespace.key, donors)
 
@@ -234,11 +237,13 @@ class Engine:
         namespace: str = "",
         keep: bool = True,
         at_once: bool = False,
+        continues: bool = False,
     ) -> Future[PutReceipt]:
         """Offer what a row computed to the cache, in the background; to the model's own namespace unless named.
 
         Without ``keep`` nobody reads ``cache`` any more, and its memory goes to a later request. With ``at_once`` its
-        chunks are cut out before this returns: the caller of ``generate()`` is to own it, and may change it.
+        chunks are cut out before this returns: the caller of ``generate()`` is to own it, and may change it. With
+        ``continues`` a later turn may go on from the row's K/V.
         """
         preparer = self.preparer
 
@@ -248,7 +253,9 @@ class Engine:
             harvest = new_chunks(ids[:count], plan, preparer.segmenter, keys, values, self.support.layout)
             if harvest.non_finite:
                 self.counters.add("non_finite_chunks", harvest.non_finite)
-            elif not keep:  # and memory that holds such numbers goes to nobody
+            elif continues:
+                preparer.continued.keep(self.namespace.key, ids[:count], keys, values, plan)
+            if not (keep or harvest.non_finite):  # memory that holds such numbers goes to nobody
                 preparer.slabs.give(cache)
             return PutRequest(namespace or self.namespace.key, tuple(ids[:count]), harvest.chunks)
 

@@ -89,7 +89,10 @@ class Finisher:
             self.costs.observe(report, passes.prompt_s)
         cache = prepared.splice.cache
         # What the caller keeps, it may change: such K/V are cut out now.
-        stored = self.store(prepared.plan, ids, cache, namespace=namespace, keep=keep, at_once=keep)
+        continues = prepared.may_be_continued and not namespace
+        stored = self.store(
+            prepared.plan, ids, cache, namespace=namespace, keep=keep, at_once=keep, continues=continues
+        )
         if watch is not None:
             self.audit.submit(prepared, watch, 0, ids)
         return Finished(self.costs.priced(report), stored)

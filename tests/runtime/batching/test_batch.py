@@ -54,7 +54,7 @@ def test_greedy_answers_are_those_of_generate_while_rows_come_and_go(arch: str) 
 
 def test_reuse_is_that_of_the_single_path(monkeypatch: pytest.MonkeyPatch) -> None:
     documents = [document(seed, sentences=3) for seed in range(4)]
-    policy = ReusePolicy(recompute_ratio=0.5, worth_it=False)
+    policy = ReusePolicy(recompute_ratio=0.5, worth_it=False, continuing=False)
     with batch_of(policy=policy, prefill_tokens=24) as (engine, batch):
         warm(engine.model, prompt(*documents))
         # Every request meets the same cache.
