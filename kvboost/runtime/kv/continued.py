@@ -139,8 +139,7 @@ class Continued:
             self._forget_old()
             if namespace != self._namespace or not self._turns:
                 return None
-            roots = [turn for turn in self._turns.values() if turn.before is None]
-            found = max(_matches(roots, ids), key=lambda pair: pair[1], default=None)
+            found = max(_matches(self._roots(), ids), key=lambda pair: pair[1], default=None)
             if found is None:
                 return None
             turn, tokens = found
@@ -166,18 +165,19 @@ class Continued:
         borrowed = plan.approximate_from
         if borrowed is None or plan.substitute_from is not None or self._max_bytes == 0:
             return
+        count = len(token_ids)
+        whole = np.fromiter(token_ids, np.int64, count)
         with self._lock:
             before, start = self._continues(namespace, plan)
-        if start >= len(token_ids):
-            return
-        count = len(token_ids)
+            known = namespace == self._namespace and any(n == count for _, n in _matches(self._roots(), whole))
+        if known or start >= count:
+            return  # the same request, answered in the same way
         part = (slice(None), slice(None), slice(start, count))
         own = [each[part].to("cpu").clone(memory_format=torch.contiguous_format) for each in (keys, values)]
-        ids = np.fromiter(itertools.islice(token_ids, start, None), np.int64, count - start)
         tiers = {piece.tier for piece in plan.reuse} - {Tier.PREFIX, Tier.CONTINUED}
         rests_on = plan.rests_on | tiers
         number, now_s = next(self._numbers), time.monotonic()
-        turn = _Turn(number, ids, start, own[0], own[1], plan.num_tokens, borrowed, rests_on, before, now_s)
+        turn = _Turn(number, whole[start:], start, own[0], own[1], plan.num_tokens, borrowed, rests_on, before, now_s)
         with self._lock:
             self._add(namespace, turn)
 
@@ -186,6 +186,9 @@ class Continued:
         with self._lock:
             self._turns.clear()
             self._bytes = 0
+
+    def _roots(self) -> list[_Turn]:
+        return [turn for turn in self._turns.values() if turn.before is None]
 
     def _continues(self, namespace: str, plan: Plan) -> tuple[_Turn | None, int]:
         """Return the turn that a plan goes on from, and where; from nothing, at 0, where that turn is gone."""
