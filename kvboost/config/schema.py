@@ -175,6 +175,9 @@ class RuntimeConfig:
         0 takes half of the memory that is free once the model is loaded.
     prefill_tokens
         Prompt tokens of a new request that are computed between two tokens of running answers, at most.
+    threads
+        CPU threads that compute; 0 for one on each core that the process may keep busy, by its affinity and the CPU
+        quota of its container.
     publishes
         Whether callers may publish documents for all tenants that read cache.published.
     """
@@ -183,6 +186,7 @@ class RuntimeConfig:
     max_queue: int = 64
     max_batch_bytes: int = 0
     prefill_tokens: int = 256
+    threads: int = 0
     publishes: bool = False
 
     def __post_init__(self) -> None:
@@ -190,6 +194,7 @@ class RuntimeConfig:
         _at_least("max_queue", self.max_queue, 0)
         _at_least("max_batch_bytes", self.max_batch_bytes, 0)
         _at_least("prefill_tokens", self.prefill_tokens, 1)
+        _at_least("threads", self.threads, 0)
 
 
 @dataclass(frozen=True, slots=True)

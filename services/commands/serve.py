@@ -21,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", help="of weights and K/V: auto, float32, float16 or bfloat16")
     parser.add_argument("--device", help="where the model runs, as torch names it, or auto")
     parser.add_argument("--max-bytes", metavar="SIZE", help="byte budget for K/V, such as 2GiB")
-    parser.add_argument("--threads", metavar="N", type=int, help="CPU threads that compute (default: torch's)")
+    parser.add_argument("--threads", metavar="N", type=int, help="CPU threads that compute (default: one a core)")
     parser.add_argument(
         "--logs", metavar="DIR", type=Path, help="where the servers' logs go (default: a folder removed at the end)"
     )

@@ -28,14 +28,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--cache", metavar="ADDRESS", help="host:port or unix:/path of the cache service (default: one in this process)"
     )
     parser.add_argument("--tenant", metavar="NAME", help="K/V are never shared between tenants")
-    parser.add_argument("--threads", metavar="N", type=_positive, help="CPU threads that compute (default: torch's)")
+    parser.add_argument(
+        "--threads",
+        metavar="N",
+        type=_positive,
+        help="CPU threads that compute (default: one a core)",
+    )
     parser.add_argument("--max-batch", metavar="N", help="requests that are answered at the same time")
     parser.add_argument("--max-queue", metavar="N", help="requests that wait beside those; further ones are refused")
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
-    from kvboost.runtime.serve.answer import set_threads
+    from kvboost.runtime.model.machine import set_threads
 
     from ..grpc_server import start_server
     from ..runtime_server import SERVICE_NAME, RuntimeServicer
@@ -47,6 +52,7 @@ def run(args: argparse.Namespace) -> int:
         args,
         server__runtime_address=args.address,
         server__runtime_unix=args.unix,
+        runtime__threads=args.threads,
         runtime__max_batch=args.max_batch,
         runtime__max_queue=args.max_queue,
         model__name_or_path=args.model,
@@ -56,8 +62,7 @@ def run(args: argparse.Namespace) -> int:
         cache__tenant=args.tenant,
     ).config
     addresses = listen_addresses(config.server.runtime_address, config.server.runtime_unix, no_tcp=args.no_tcp)
-    if args.threads:
-        set_threads(args.threads)
+    set_threads(config.runtime.threads)
     calls = config.runtime.max_batch + config.runtime.max_queue
     with stop_requested() as asked, served_model(config) as (served, batch):
         # Callers hold a thread each, also while they wait; some more answer Describe and health, and refuse callers.

@@ -6,13 +6,18 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvboost.runtime.model.machine import Machine, available_bytes, this_machine
+from kvboost.runtime.model.cgroup import cpu_quota
+from kvboost.runtime.model.machine import Machine, available_bytes, busy_cores, this_machine, usable_cores
 
 from .finding import Examination, Notes
 
 SHARED_MEMORY = Path("/dev/shm")
 LEAST_SHARED_BYTES = 64 << 20
 """What a container gets where nobody asked for more; a few thousand tokens' K/V fill it."""
+
+
+BUSY_SHARE = 0.5
+"""Of the cores; one thread is allowed for besides, which is this examination's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +33,10 @@ def examine_machine(max_bytes: int) -> Examination:
     notes = Notes("machine")
     cores, machine = usable_cores(), this_machine()
     _look_at_cores(notes, machine, cores)
+    _look_at_load(notes, busy_cores(), cores)
     _look_at_memory(notes, available_bytes(), max_bytes)
     _look_at_shared_memory(notes, space_of(SHARED_MEMORY), max_bytes)
     return notes.done()
-
-
-def usable_cores() -> int:
-    """Return how many processors this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def space_of(folder: Path) -> Space | None:
@@ -54,9 +55,13 @@ def size(nbytes: int) -> str:
 
 def _look_at_cores(notes: Notes, machine: Machine, cores: int) -> None:
     notes.figures |= {"cpu": machine.cpu, "cores": cores, "threads": machine.threads, "gpus": list(machine.gpus)}
-    text = f"{machine.cpu}: {cores} cores to run on, torch computes with {machine.threads} threads"
+    quota = cpu_quota()
+    notes.figures["cpu_quota"] = quota
+    limit = f" (the container's quota is {quota:g})" if quota is not None else ""
+    text = f"{machine.cpu}: {cores} cores to run on{limit}, torch computes with {machine.threads} threads"
     if machine.threads > cores:
-        notes.warn(text, f"more threads than cores wait for each other; set OMP_NUM_THREADS={cores} or less")
+        remedy = f"in a program of your own set OMP_NUM_THREADS={cores}; the runtime service does so (runtime.threads)"
+        notes.warn(text, f"more threads than cores wait for each other; {remedy}")
     elif machine.threads == 1 < cores:
         notes.note(text, "unset OMP_NUM_THREADS to use the other cores, or pass --threads to kvboost serve-runtime")
     else:
@@ -65,6 +70,16 @@ def _look_at_cores(notes: Notes, machine: Machine, cores: int) -> None:
         notes.ok(f"GPU: {', '.join(machine.gpus)}")
     else:
         notes.note("no GPU that torch can use; models run on the processor")
+
+
+def _look_at_load(notes: Notes, busy: float | None, cores: int) -> None:
+    """Warn where others hold the cores: torch's team of threads waits for its slowest member."""
+    notes.figures["busy_cores"] = busy
+    if busy is not None and busy - 1.0 > BUSY_SHARE * cores:
+        notes.warn(
+            f"over the last minute {busy:.1f} threads wanted {cores} cores: prefill waits for the slowest one",
+            "stop other work, or give the runtime cores of its own (taskset, a CPU set) and runtime.threads as many",
+        )
 
 
 def _look_at_memory(notes: Notes, available: int | None, max_bytes: int) -> None:

@@ -191,6 +191,13 @@ def test_threads_against_cores(threads: int, cores: int, level: Level) -> None:
     assert notes.done().findings[0].level is level
 
 
+@pytest.mark.parametrize(("busy", "warned"), [(None, False), (0.4, False), (1.9, False), (3.0, True)])
+def test_other_work_on_the_cores(busy: float | None, warned: bool) -> None:
+    notes = Notes("machine")
+    machine_room._look_at_load(notes, busy, 2)
+    assert [finding.level for finding in notes.done().findings] == [Level.WARNING] * warned
+
+
 @pytest.mark.parametrize(
     ("space", "level"),
     [

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+
+from kvboost.runtime.model.cgroup import cpu_quota, memory_left
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +38,35 @@ def cpu_name() -> str:
 
 
 def available_bytes(device: torch.device | str = "cpu") -> int | None:
-    """Return the memory of ``device`` that programs may still take; None where the system does not say."""
+    """Return the memory of ``device`` that this process may still take; None where the system does not say.
+
+    On the processor, what the machine has free, or a container's limit leaves, whichever is less.
+    """
     if torch.device(device).type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+        lines = []
+    free = (int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    return min((known for known in (next(free, None), memory_left()) if known is not None), default=None)
+
+
+def usable_cores() -> int:
+    """Return how many processors this process can keep busy: by its affinity, and by its container's quota.
+
+    A quota of 1.5 counts as one: a team of two would be stopped for a quarter of the time, and both wait for either.
+    """
+    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = cpu_quota()
+    return bound if quota is None else max(1, min(bound, int(quota)))
+
+
+def busy_cores() -> float | None:
+    """Return how many processors were busy or wanted in the last minute; None where the system does not say."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+
+
+def set_threads(threads: int) -> None:
+    """Compute with so many CPU threads in this process; 0 for torch's own choice, on no more cores than are usable."""
+    torch.set_num_threads(threads or min(torch.get_num_threads(), usable_cores()))

@@ -74,11 +74,6 @@ def warm_up(engine: Engine) -> None:
     engine.run_plain(ids, attention_mask=torch.ones_like(ids), max_new_tokens=4, do_sample=False)
 
 
-def set_threads(threads: int) -> None:
-    """Compute with so many CPU threads in this process."""
-    torch.set_num_threads(threads)
-
-
 class _EachToken(StoppingCriteria):
     """Runs after every step of ``generate()``, the first included."""
 
