@@ -20,6 +20,9 @@ _END = object()
 class Caller:
     """Takes tokens on the batch's thread, and hands them on as events in the thread of the call.
 
+    The text is made in the thread of the call too: the batch's thread has the next token to compute. Only an answer
+    that a stop text may end is decoded there.
+
     Parameters
     ----------
     logprobs
@@ -51,7 +54,8 @@ class Caller:
 
     def on_token(self, token_id: int) -> bool:
         """Send a token; return True after a stop text."""
-        self._events.put((token_event(token_id, self.text.push(token_id)), self._newest))
+        text = self.text.push(token_id) if self.text.may_stop else None
+        self._events.put((token_id, text, self._newest))
         return self.text.stopped
 
     def on_end(self, ended: Ended) -> None:
@@ -77,7 +81,8 @@ class Caller:
             if isinstance(event, BaseException):
                 raise event
             assert isinstance(event, tuple)
-            message, logprobs = event
+            token_id, text, logprobs = event
+            message = token_event(token_id, self.text.push(token_id) if text is None else text)
             if self._logprobs is not None and logprobs is not None:
                 self._logprobs.write(logprobs, message.token)
             yield message

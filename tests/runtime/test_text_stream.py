@@ -133,3 +133,17 @@ def test_a_character_of_several_tokens_comes_whole() -> None:
     assert len(ids) == 6
     assert streamed(ids) == ["", "é", "", "", "", "🙂", ""]
     assert streamed(ids[:-1])[-1] == "�"
+
+
+def test_a_token_is_decoded_once_with_a_few_before_it() -> None:
+    calls: list[int] = []
+
+    def counted(ids: list[int]) -> str:
+        calls.append(len(ids))
+        return decode(ids)
+
+    ids = TOKENIZER("The people went to the water and saw a boat there. " * 20, add_special_tokens=False)["input_ids"]
+    stream = TextStream(counted)
+    assert "".join([*map(stream.push, ids), stream.finish()]) == decode(ids)
+    assert len(calls) <= 1.25 * len(ids)
+    assert max(calls) <= 24

@@ -8,10 +8,14 @@ _HALF = "�"  # what decoders put for bytes that are no whole character (yet)
 # Tokens that may wait for the rest of a character. One has four bytes at most; what waits longer is broken.
 _MOST_WAITING = 16
 _BYTES_OF_CHARACTER = 4
+# Tokens whose text is known, and that are decoded again with each new one before a later one takes their place.
+_MOST_CONTEXT = 8
 
 
 class TextStream:
     """Decodes one sequence token by token, in time linear in its length and in that of the stop texts.
+
+    There is one call of ``decode`` for each token, of a few tokens, and now and then another one.
 
     The pieces joined are what decoding the whole sequence gives, up to the first stop text: the one that is complete
     first, and of those that end together the longest. How characters are spread over tokens makes no difference.
@@ -36,8 +40,14 @@ class TextStream:
         self._ids: list[int] = []
         # Tokens [_context, _read) are decoded along with new ones: some decoders treat the first token differently.
         self._context = self._read = 0
+        self._known = ""  # their text
         self._taken = 0  # characters that were taken already of those behind token _read
         self._held = ""
+
+    @property
+    def may_stop(self) -> bool:
+        """Whether its text may end the sequence."""
+        return bool(self._stops)
 
     def push(self, token_id: int) -> str:
         """Take the next token; return the text that it completes."""
@@ -49,7 +59,7 @@ class TextStream:
         fresh = whole[self._taken :]
         self._taken = max(self._taken, len(whole))
         if text and whole == text:
-            self._advance(len(self._ids))
+            self._advance(len(self._ids), text)
         elif len(self._ids) - self._read > _MOST_WAITING:
             fresh += self._give_up_waiting(text)
         return self._release(fresh)
@@ -65,11 +75,16 @@ class TextStream:
         return text
 
     def _undelivered(self) -> str:
-        known = self._decode(self._ids[self._context : self._read])
-        return self._decode(self._ids[self._context :])[len(known) :]
+        return self._decode(self._ids[self._context :])[len(self._known) :]
 
-    def _advance(self, read: int) -> None:
-        self._context, self._read, self._taken = self._read, read, 0
+    def _advance(self, read: int, undelivered: str | None = None) -> None:
+        """Note that the text of all tokens before ``read`` is known; ``undelivered`` is that of the newest of them."""
+        if undelivered is None or read - self._context > _MOST_CONTEXT:
+            self._context, self._read = self._read, read
+            self._known = self._decode(self._ids[self._context : read])
+        else:
+            self._read, self._known = read, self._known + undelivered
+        self._taken = 0
 
     def _give_up_waiting(self, text: str) -> str:
         """Return what of ``text`` no later token can change, although no whole character ends it."""
