@@ -3,18 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from statistics import median
 from typing import Any
 
 Row = dict[str, Any]
 _LEAST_LONG = 7000
 _LEAST_SHIFTED = 4000
 _MOST_SHIFTED = 4200
+_BESIDE = 1.15
 _LIMITS = {"in_process": 1.10, "unix": 1.25}
 
 
 def checks(cells: Sequence[Row], handover: Sequence[Row], slopes: Sequence[Row]) -> list[Row]:
     """Return one row a figure that this run can judge: what, value, what is asked, whether it is met."""
     return [*_limits(cells), *_headlines(cells), *_cold(cells), *_handover(handover), *_slopes(slopes)]
+
+
+def against_in_process(cells: Sequence[Row]) -> Iterator[Row]:
+    """Yield how long a cache service takes beside the cache in this process, for the same prompts under the same load.
+
+    The median over cells: a busy machine makes any single one as slow as it likes.
+    """
+
+    def of(cell: Row) -> tuple[object, ...]:
+        return cell["tier"], cell["tokens"], cell["new_share"], cell["dtype"]
+
+    own = {of(cell): cell["ttft_s"] for cell in cells if cell["transport"] == "in_process"}
+    for transport in dict.fromkeys(cell["transport"] for cell in cells if cell["transport"] != "in_process"):
+        ratios = [c["ttft_s"] / own[of(c)] for c in cells if c["transport"] == transport and of(c) in own]
+        if ratios:
+            what = f"{transport}: TTFT over in process, under the same load (median of {len(ratios)} cells)"
+            yield _most(what, median(ratios), _BESIDE)
 
 
 def _limits(cells: Sequence[Row]) -> Iterator[Row]:

@@ -15,10 +15,11 @@ from transformers import PreTrainedModel
 
 from evals import _arguments
 from evals._bench import Bench, Deadline
+from evals._beside import beside
 from evals._clocks import Plain, twin
 from evals._handover import measure_handover
 from evals._latency_cells import TIERS, make_group
-from evals._latency_checks import checks
+from evals._latency_checks import against_in_process, checks
 from evals._latency_measure import GroupRun, Rounds
 from evals._latency_plot import draw
 from evals._latency_quality import add_quality
@@ -88,6 +89,7 @@ def measure(bench: Bench, args: argparse.Namespace) -> Result:
                 model = as_dtype(bench.model, dtype)
                 over = stack.enter_context(served(bench, model, plan.transports, addresses))
                 plain = Plain(twin(model))
+                stack.enter_context(beside(args.beside))
                 cells += _groups(bench, plan, args, dtype, over, plain, deadline, skipped)
                 if "slope" not in skipped and not deadline.passed(_QUICK_GROUP_S):
                     slopes.append({"dtype": dtype, **_slope(bench, plan, args, over, plain)})
@@ -95,7 +97,8 @@ def measure(bench: Bench, args: argparse.Namespace) -> Result:
         "cells": cells,
         "handover": handover,
         "slopes": slopes,
-        "checks": checks(cells, handover, slopes),
+        "checks": [*checks(cells, handover, slopes), *(against_in_process(cells) if args.beside else ())],
+        "beside": args.beside,
         "stopped_early": deadline.stopped,
     }
 
@@ -171,6 +174,13 @@ def _parser() -> argparse.ArgumentParser:
     cells.add_argument("--transports", nargs="+", choices=TRANSPORTS, help="ways to the cache")
     cells.add_argument("--dtypes", nargs="+", choices=sorted(TORCH_DTYPES), help="dtypes of weights and K/V")
     cells.add_argument("--repetitions", type=int, metavar="N", help="rounds; full prefills of long prompts have fewer")
+    cells.add_argument(
+        "--beside",
+        type=int,
+        default=0,
+        metavar="N",
+        help="busy processes meanwhile; the ways to a cache service are then judged against the one in process",
+    )
     cells.add_argument("--skip", nargs="+", choices=_SKIPPABLE, help="parts to leave out")
     cells.add_argument("--handover-mib", type=int, default=256, metavar="MIB", help="size of the hand-over (256)")
     return made

@@ -24,22 +24,30 @@ THREADS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
-    """A request under way whose K/V are being gathered.
+class Placed:
+    """A request whose K/V are in place.
 
     Attributes
     ----------
-    waited_s
-        Seconds that it waited before.
-    gathered
-        Its K/V in place, and when they were (``perf_counter``).
+    queue_s
+        Seconds that it waited until somebody took care of it.
+    at_s
+        When its K/V were there (``perf_counter``).
     """
+
+    gathered: Gathered
+    queue_s: float
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A request under way whose K/V are being gathered."""
 
     entry: Waiting
     request: BatchRequest
     seat: Seat
-    waited_s: float
-    gathered: Future[tuple[Gathered, float]]
+    placed: Future[Placed]
 
 
 class Preparing:
@@ -62,22 +70,21 @@ class Preparing:
 
     def begin(self, entry: Waiting, request: BatchRequest, seat: Seat) -> None:
         """Gather for a request; one that needs no look-up is ready at once, whatever the others wait for."""
-        waited_s = time.perf_counter() - entry.since_s
-        job: Future[tuple[Gathered, float]]
+        job: Future[Placed]
         if request.skip_cache:
             job = Future()
             try:
-                job.set_result(self._gather(request))
+                job.set_result(self._gather(request, entry.since_s))
             except Exception as error:  # noqa: BLE001 - the caller's to hear, when its turn comes
                 job.set_exception(error)
         else:
-            job = self._executor.submit(entry.context.run, self._gather, request)
-        self._begun.append(Begun(entry, request, seat, waited_s, job))
+            job = self._executor.submit(entry.context.run, self._gather, request, entry.since_s)
+        self._begun.append(Begun(entry, request, seat, job))
         job.add_done_callback(lambda _: self._on_ready())
 
     def ready(self) -> Begun | None:
         """Return the one that has been under way longest of those that are ready; it is no longer held here."""
-        found = next((begun for begun in self._begun if begun.gathered.done()), None)
+        found = next((begun for begun in self._begun if begun.placed.done()), None)
         if found is not None:
             self._begun.remove(found)
         return found
@@ -86,15 +93,15 @@ class Preparing:
         """Tell everybody here of an error; what they hold is given back when their threads are done with it."""
         begun, self._begun = self._begun, []
         for each in begun:
-            each.gathered.add_done_callback(lambda _, seat=each.seat: seat.leave())  # type: ignore[misc]
+            each.placed.add_done_callback(lambda _, seat=each.seat: seat.leave())  # type: ignore[misc]
             each.entry.listener.on_error(error)
 
     def close(self) -> None:
         """Stop the threads."""
         self._executor.shutdown()
 
-    def _gather(self, request: BatchRequest) -> tuple[Gathered, float]:
-        engine = self._engine
+    def _gather(self, request: BatchRequest, since_s: float) -> Placed:
+        queue_s, engine = time.perf_counter() - since_s, self._engine
         gathered = engine.gatherer.gather(
             request.token_ids,
             min(request.max_new_tokens, MOST_NEW_TOKENS),
@@ -102,4 +109,4 @@ class Preparing:
             engine.audit.controller if request.policy is None else None,
             "" if request.skip_cache else engine.obstacle(len(request.token_ids)) or None,
         )
-        return gathered, time.perf_counter()
+        return Placed(gathered, queue_s, time.perf_counter())

@@ -40,7 +40,7 @@ class Row:
     """
 
     def __init__(self, engine: Engine, begun: Begun, batched: bool) -> None:
-        gathered, gathered_s = begun.gathered.result()
+        placed = begun.placed.result()
         self.request = request = begun.request
         self.listener = begun.entry.listener
         self.context = begun.entry.context
@@ -50,15 +50,16 @@ class Row:
         # "turn": its K/V were there, and the model was busy with others.
         self._stages_s = {
             **request.stages_s,
-            "queue": begun.waited_s,
-            "turn": time.perf_counter() - gathered_s,
+            "queue": placed.queue_s,
+            "turn": time.perf_counter() - placed.at_s,
         }
-        self._prepared = engine.preparer.complete(gathered)
+        self._prepared = engine.preparer.complete(placed.gathered)
         self._watch = engine.finisher.watch(self._prepared) if request.max_new_tokens else None
         self._sampler = Sampler(engine.model, request.sampling, request.token_ids) if request.max_new_tokens else None
         self._prefill = Prefill(engine.model, self._prepared.splice, batched)
         self._ttft_s = 0.0
         self._pass_s: list[float] = []
+        self._ready_s = time.perf_counter()
 
     @property
     def cache(self) -> SlabCache:
@@ -89,6 +90,8 @@ class Row:
         self._pass_s.append(now_s - start_s)
         if logits is not None:
             self._ttft_s = now_s - self.request.arrived_s
+            # Between the pieces of its prompt, the steps of others.
+            self._stages_s["beside"] = now_s - self._ready_s - sum(self._pass_s)
         return logits
 
     def take(self, logits: Tensor, most_likely: int | None = None) -> bool:

@@ -67,6 +67,7 @@ class Preparer:
         policy: ReusePolicy | None = None,
         controller: Controller | None = None,
         overlap: bool = False,
+        stages: Stages | None = None,
     ) -> Prepared:
         """Reuse what can be reused for a prompt of ``N`` tokens; a cache fault means full prefill.
 
@@ -81,8 +82,10 @@ class Preparer:
         overlap
             Whether the forward pass may begin while K/V from another host still arrive; it may then raise
             :class:`~kvboost.errors.LateFetchError`, and the caller is to go on with :meth:`fall_back`.
+        stages
+            What was done for the prompt before, to go on with.
         """
-        return self.complete(self.gather(token_ids, new_tokens, policy, controller, overlap))
+        return self.complete(self.gather(token_ids, new_tokens, policy, controller, overlap, stages))
 
     @torch.no_grad()
     def gather(
@@ -92,12 +95,13 @@ class Preparer:
         policy: ReusePolicy | None = None,
         controller: Controller | None = None,
         overlap: bool = False,
+        stages: Stages | None = None,
     ) -> Gathered:
         """Do the first part of :meth:`prepare`, which runs nothing of the model and may wait for the cache.
 
         On any thread: segment, match, plan, fetch and place, re-rotated.
         """
-        stages = Stages()
+        stages = stages or Stages()
         rules = policy or self.policy
         effective = controller.admit(rules) if controller is not None else EffectivePolicy(rules)
         try:

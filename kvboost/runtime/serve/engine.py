@@ -30,7 +30,7 @@ from kvboost.runtime.kv.slab import SlabCache
 from kvboost.runtime.model.fingerprint import adapter_key
 from kvboost.runtime.plan.plan import Plan
 from kvboost.runtime.prepare.prepare import Preparer
-from kvboost.runtime.prepare.prepared import Prepared
+from kvboost.runtime.prepare.prepared import Prepared, Stages
 from kvboost.runtime.prepare.report import merge
 from kvboost.runtime.serve.call import Call, named_arguments, sequences
 from kvboost.runtime.serve.finish import Finisher, Passes
@@ -154,7 +154,7 @@ class Engine:
             self._blame([lent], error, ran)
         ids = self._answered(row, sequences(ran.result)[0].tolist())
         waited = prepared.splice.cache.layers[0].gate is not None  # for K/V, within the pass
-        passes = Passes(ran.ttft_s, None if waited else ran.ttft_s - before_s)
+        passes = Passes(ran.ttft_s, None if waited else ran.ttft_s - before_s, {"setup": ran.setup_s})
         return ran.result, self.finisher.finish(prepared, watch, ids, passes, keep=request.returns_dict).report
 
     def _prepared(
@@ -163,8 +163,11 @@ class Engine:
         """Prepare the rows of one call once everything is stored that was put before."""
         controller = self.audit.controller
         with within(self.gatherer.timeout_s):
-            self.gatherer.settle()
-            return [self.preparer.prepare(row.token_ids, new_tokens, call.policy, controller, overlap) for row in rows]
+            stages = [self.gatherer.settle(), *(Stages() for _ in rows[1:])]
+            return [
+                self.preparer.prepare(row.token_ids, new_tokens, call.policy, controller, overlap, its)
+                for row, its in zip(rows, stages, strict=True)
+            ]
 
     def _serve_batch(self, request: Request, call: Call) -> tuple[Any, ReuseReport]:
         prepared = self._prepared(request.rows, 0, call)

@@ -25,7 +25,7 @@ class Passes:
     prompt_s
         The pass over what was not reused; None where it cannot be told from other work.
     before_s
-        Seconds before the prompt was prepared, by stage.
+        Seconds by stage, of what was not preparing the prompt: waiting for its turn, setting up its pass.
     """
 
     ttft_s: float

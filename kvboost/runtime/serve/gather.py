@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from kvboost.circuit_breaker import fault_of
 from kvboost.deadline import remaining_s, within
 from kvboost.runtime.prepare.prepare import Preparer
-from kvboost.runtime.prepare.prepared import Gathered
+from kvboost.runtime.prepare.prepared import Gathered, Stages
 from kvboost.runtime.serve.writer import Writer
 
 if TYPE_CHECKING:
@@ -60,15 +60,22 @@ class Gatherer:
         if declined is not None:
             return self.preparer.blank(token_ids, new_tokens, declined)
         with within(self.timeout_s):
-            self.settle(token_ids)
-            return self.preparer.gather(token_ids, new_tokens, policy, controller)
+            stages = self.settle(token_ids)
+            return self.preparer.gather(token_ids, new_tokens, policy, controller, stages=stages)
 
-    def settle(self, token_ids: Sequence[int] | None = None) -> None:
+    def settle(self, token_ids: Sequence[int] | None = None) -> Stages:
         """Wait for earlier puts, inside the deadline: those that a prompt goes on from, and for others a moment.
 
         None waits for all alike: a caller that sends one prompt after the other put them all. At most half of the time
         goes into it, or none would be left to find out that the cache does not answer; then it is not waited for.
+        Returns the time that it took, as the stage "puts".
         """
+        stages = Stages()
+        with stages.measure("puts"):
+            self._settle(token_ids)
+        return stages
+
+    def _settle(self, token_ids: Sequence[int] | None) -> None:
         most_s = 0.0 if fault_of(self.preparer.cache) else self.timeout_s / 2
         if token_ids is None:
             self.writer.flush(min(remaining_s(), most_s))

@@ -37,12 +37,15 @@ class Ran:
     ----------
     ttft_s
         From the call to the first token's logits.
+    setup_s
+        What ``generate()`` did before its first pass.
     broken
         The rows whose first logits give no distribution, where they were looked at.
     """
 
     result: Any
     ttft_s: float
+    setup_s: float = 0.0
     broken: tuple[int, ...] = ()
 
 
@@ -73,6 +76,7 @@ class _FirstPass(threading.local):
 
     armed = False
     guide: Guide | None = None
+    begun_s: float | None = None
     finished_s: float | None = None
     broken: tuple[int, ...] = ()
 
@@ -106,15 +110,17 @@ class GuidedGenerate:
         BrokenLogitsError
             Instead of a first token that reused K/V cannot give; nothing was told to a streamer but the prompt.
         """
-        first = self._first
-        first.armed, first.guide, first.finished_s, first.broken = True, guide, None, ()
+        first, called_s = self._first, time.perf_counter()
+        first.armed, first.guide, first.broken = True, guide, ()
+        first.begun_s = first.finished_s = None
         arguments = call.arguments if guide is None else {**call.arguments, "cache": guide.cache}
         try:
             result = self._plain_generate(call.inputs, **arguments)
         finally:
             first.scope.close()
             first.armed, first.guide = False, None
-        return Ran(result, (first.finished_s or time.perf_counter()) - call.start_s, first.broken)
+        ttft_s = (first.finished_s or time.perf_counter()) - call.start_s
+        return Ran(result, ttft_s, (first.begun_s or called_s) - called_s, first.broken)
 
     def remove(self) -> None:
         """Take the hooks off the model."""
@@ -125,6 +131,8 @@ class GuidedGenerate:
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """Widen the first forward pass of an armed ``generate()`` to the scattered tokens."""
+        if self._first.armed and self._first.begun_s is None:
+            self._first.begun_s = time.perf_counter()
         splice = self._first.guide.splice if self._first.guide is not None else None
         if not self._first.armed or splice is None or len(splice.scattered) == 0:
             return None
