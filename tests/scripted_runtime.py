@@ -32,6 +32,7 @@ class ScriptedRuntime:
 
     model: str = "scripted"
     address: str = ""
+    cache_fault: str = ""
     cancelled: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     prompts: list[str] = field(default_factory=list)
 
@@ -50,6 +51,7 @@ class ScriptedRuntime:
             | {f"tokens_{tier}": count for tier, count in tokens.items()},
             audits=[audit],
             batch=pb.BatchState(max_batch=8, max_queue=8),
+            cache_fault=self.cache_fault,
         )
 
     def generate(self, request: pb.GenerateRequest, context: grpc.ServicerContext) -> Iterator[pb.GenerateResponse]:

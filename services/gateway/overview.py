@@ -110,6 +110,7 @@ def _runtime(info: RuntimeInfo | None) -> dict[str, Any]:
         "max_context_tokens": info.max_context_tokens,
         "tiers": [str(tier) for tier in info.tiers],
         "limits": list(info.limits),
+        "cache_fault": info.cache_fault,
         "counters": dict(info.counters),
         "audits": [_audit(audit) for audit in info.audits],
     }

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import openai
 import pytest
@@ -41,6 +42,24 @@ def gate() -> Iterator[Gate]:
         client = OpenAI(base_url=f"{gateway.address}/v1", api_key="none", max_retries=0, timeout=60)
         yield Gate(runtime, gateway.address, client)
         client.close()
+
+
+def test_a_cache_that_is_left_alone_is_told(gate: Gate) -> None:
+    def health() -> dict[str, Any]:
+        answer = gate.client._client.get(f"{gate.url}/health")
+        assert answer.status_code == 200  # answers come all the same
+        told: dict[str, Any] = answer.json()
+        return told
+
+    assert "cache_left_alone" not in health()
+    gate.runtime.cache_fault = "the server did not answer before the deadline"
+    end_s = time.monotonic() + PATIENCE_S
+    while "cache_left_alone" not in (told := health()):
+        assert time.monotonic() < end_s
+        time.sleep(0.1)
+    assert told["cache_left_alone"] == {gate.runtime.address: gate.runtime.cache_fault}
+    assert gate.figure("kvboost_runtime_cache_answers") == 0.0
+    gate.runtime.cache_fault = ""
 
 
 def until_idle(gate: Gate) -> None:

@@ -13,12 +13,16 @@ from kvboost.runtime.batching.prefill import Prefill
 from kvboost.runtime.batching.preparing import Begun
 from kvboost.runtime.batching.request import Ended
 from kvboost.runtime.batching.sampler import Sampler
+from kvboost.runtime.kv.finite import without_distribution
 from kvboost.runtime.kv.slab import SlabCache
 from kvboost.runtime.model.device import synchronize
+from kvboost.runtime.prepare.prepared import Prepared
 from kvboost.runtime.serve.answer import GeneratedAnswer
 from kvboost.runtime.serve.engine import Engine, end_tokens
 from kvboost.runtime.serve.finish import Passes
+from kvboost.runtime.serve.guided import BrokenLogitsError
 from kvboost.runtime.serve.logprobs import logprobs_of
+from kvboost.runtime.serve.request import MOST_NEW_TOKENS
 
 
 class Row:
@@ -56,7 +60,9 @@ class Row:
         self._prepared = engine.preparer.complete(placed.gathered)
         self._watch = engine.finisher.watch(self._prepared) if request.max_new_tokens else None
         self._sampler = Sampler(engine.model, request.sampling, request.token_ids) if request.max_new_tokens else None
+        self._batched = batched
         self._prefill = Prefill(engine.model, self._prepared.splice, batched)
+        self._lent: Prepared | None = None
         self._ttft_s = 0.0
         self._pass_s: list[float] = []
         self._ready_s = time.perf_counter()
@@ -82,17 +88,37 @@ class Row:
         return self._prefill.left
 
     def prefill(self, max_tokens: int | None) -> Tensor | None:
-        """Compute ``max_tokens`` more of the prompt; return the last one's logits ``[1, vocab]`` when all are done."""
+        """Compute ``max_tokens`` more of the prompt; return the last one's logits ``[1, vocab]`` when all are done.
+
+        Where reused K/V led to none that give a distribution, the prompt begins again without them.
+        """
         start_s = time.perf_counter()
         logits = self._prefill.advance(max_tokens)
         synchronize(self._engine.model.device)
         now_s = time.perf_counter()
         self._pass_s.append(now_s - start_s)
+        if logits is not None and self._begins_again(logits):
+            return None
         if logits is not None:
             self._ttft_s = now_s - self.request.arrived_s
             # Between the pieces of its prompt, the steps of others.
             self._stages_s["beside"] = now_s - self._ready_s - sum(self._pass_s)
         return logits
+
+    def _begins_again(self, logits: Tensor) -> bool:
+        """Return whether the logits of the prompt's last token give no distribution and reuse may be to blame."""
+        engine, prepared, broken = self._engine, self._prepared, without_distribution(logits)
+        error = BrokenLogitsError((0,))
+        if self._lent is not None:
+            engine.blame([self._lent], error, bool(broken))
+            return False
+        if not broken or not prepared.plan.reuse:
+            return False
+        self._lent, self._watch = prepared, None
+        room = min(self.request.max_new_tokens, MOST_NEW_TOKENS)
+        self._prepared = engine.given_up(prepared, room, error)
+        self._prefill = Prefill(engine.model, self._prepared.splice, self._batched)
+        return True
 
     def take(self, logits: Tensor, most_likely: int | None = None) -> bool:
         """Choose a token by ``logits`` ``[1, vocab]`` and tell the listener; return whether the answer is over."""

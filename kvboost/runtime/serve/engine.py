@@ -35,7 +35,7 @@ from kvboost.runtime.prepare.report import merge
 from kvboost.runtime.serve.call import Call, named_arguments, sequences
 from kvboost.runtime.serve.finish import Finisher, Passes
 from kvboost.runtime.serve.gather import Gatherer
-from kvboost.runtime.serve.guided import BrokenLogitsError, Guide, GuidedGenerate, Ran
+from kvboost.runtime.serve.guided import BrokenLogitsError, Guide, GuidedGenerate
 from kvboost.runtime.serve.joined import joined
 from kvboost.runtime.serve.request import Declined, PromptRow, Request, read_request
 from kvboost.runtime.serve.writer import Writer
@@ -149,9 +149,9 @@ class Engine:
         try:
             ran = self._generate.run(call, _guide(prepared, watch))
         except (LateFetchError, BrokenLogitsError) as error:
-            lent, prepared, watch = prepared, self._given_up(prepared, request.new_tokens, error), None
+            lent, prepared, watch = prepared, self.given_up(prepared, request.new_tokens, error), None
             ran = self._generate.run(call.again(), _guide(prepared))
-            self._blame([lent], error, ran)
+            self.blame([lent], error, bool(ran.broken))
         ids = self._answered(row, sequences(ran.result)[0].tolist())
         waited = prepared.splice.cache.layers[0].gate is not None  # for K/V, within the pass
         passes = Passes(ran.ttft_s, None if waited else ran.ttft_s - before_s, {"setup": ran.setup_s})
@@ -179,10 +179,10 @@ class Engine:
             ran = self._generate.run(call, Guide(cache, watch=watch, borrowed=borrowed))
         except BrokenLogitsError as error:
             lent = [prepared[row] for row in sorted({row // request.expand for row in error.rows})]
-            prepared, watch = [self._given_up(ready, 0, error) for ready in prepared], None
+            prepared, watch = [self.given_up(ready, 0, error) for ready in prepared], None
             cache = joined(self.model, self.preparer.slabs, request, prepared)
             ran = self._generate.run(call.again(), Guide(cache))
-            self._blame(lent, error, ran)
+            self.blame(lent, error, bool(ran.broken))
         answered = sequences(ran.result)
         per_row = answered.shape[0] // len(request.rows)
         for i, (row, ready) in enumerate(zip(request.rows, prepared, strict=True)):
@@ -198,7 +198,7 @@ class Engine:
         reports = [ready.report(ran.ttft_s) for ready in prepared]
         return ran.result, self.costs.priced(reports[0] if len(reports) == 1 else merge(reports, ran.ttft_s))
 
-    def _given_up(self, prepared: Prepared, new_tokens: int, error: LateFetchError | BrokenLogitsError) -> Prepared:
+    def given_up(self, prepared: Prepared, new_tokens: int, error: LateFetchError | BrokenLogitsError) -> Prepared:
         """Return the same prompt with nothing reused; after broken logits nothing of it is stored either."""
         token_ids = prepared.splice.token_ids.tolist()
         if isinstance(error, LateFetchError):
@@ -207,12 +207,12 @@ class Engine:
             return self.preparer.complete(self.preparer.blank(token_ids, new_tokens))
         return replace(self.preparer.fall_back(token_ids, new_tokens, error), stores=False)
 
-    def _blame(self, lent: Sequence[Prepared], error: LateFetchError | BrokenLogitsError, again: Ran) -> None:
-        """Evict the donors of prompts whose logits they broke; where full prefill breaks too, it was not they."""
+    def blame(self, lent: Sequence[Prepared], error: LateFetchError | BrokenLogitsError, again: bool) -> None:
+        """Evict the donors of prompts whose logits they broke; where full prefill broke ``again``, it was not they."""
         if isinstance(error, LateFetchError):
             return
         self.counters.add("non_finite_logits")
-        if again.broken:
+        if again:
             return
         self.preparer.continued.clear()
         if donors := [chunk_id for prepared in lent for chunk_id in prepared.plan.chunk_ids()]:

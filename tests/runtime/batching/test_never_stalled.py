@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from kvboost.policy import ReusePolicy
 from kvboost.runtime.batching import Ended
 from kvboost.types import MatchQuery, MatchResult, PutReceipt, PutRequest
 from tests.boosting import document, new_cache, prompt
 from tests.faulty_cache import FaultyCache
-from tests.runtime.batching.listeners import TIMEOUT_S, Heard, ask
+from tests.runtime.batching.listeners import TIMEOUT_S, Heard, alone, ask, request
 from tests.runtime.batching.test_faults import batch_of, ids, until
+from tests.runtime.test_non_finite import poisoned
 
 
 class Held:
@@ -122,6 +124,27 @@ def test_a_chat_waits_for_its_own_last_turn_and_nobody_for_a_strangers() -> None
         held.go.set()
         report = following.report()
         assert report.reused_tokens >= len(text(1)) // 2  # its own turn was there
+
+
+@pytest.mark.filterwarnings("ignore::kvboost.errors.FallbackWarning")
+def test_logits_that_reuse_breaks_mean_full_prefill_in_a_batch_too() -> None:
+    cache = FaultyCache(new_cache())
+    with batch_of(cache) as (engine, batch):
+        first = prompt(*(document(i) for i in range(3)))[0].tolist()
+        moved = prompt(*(document(i) for i in (2, 1, 0)))[0].tolist()
+        ask(batch, first, 2).answer()
+        engine.writer.flush()
+        poisoned(cache, 0)
+        cache.puts.clear()
+        heard = ask(batch, moved, 6, policy=ReusePolicy(repair="none", worth_it=False, audit_rate=0.0))
+        good = ask(batch, ids(12, 1), 6, skip_cache=True)
+        assert heard.answer() == alone(engine, request(moved, 6, skip_cache=True))
+        assert good.answer() == alone(engine, request(ids(12, 1), 6, skip_cache=True))
+        assert "BrokenLogitsError" in str(heard.report().fallback)
+        assert heard.report().reused_tokens == 0
+        assert heard.ended().stored is None
+        assert engine.counters.snapshot()["non_finite_logits"] == 1
+        assert seats(batch) == (0, 0)
 
 
 @pytest.mark.parametrize("fails", ["on_end", "gone"])
