@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from kvboost.api import engine_of
 from kvboost.circuit_breaker import fault_of
 from kvboost.client import CacheClient
+from kvboost.config import ClientConfig, Config, EmbedderConfig
 from kvboost.runtime.batching import Batch
 from tests.boosting import GREEDY, boosted, document, prompt
 from tests.runtime.batching.listeners import Heard, ask
@@ -73,6 +75,20 @@ def test_one_request_waits_and_reuse_comes_back(server: RunningServer, client: C
         model.generate(prompt(document(1)), **GREEDY)
         assert model.last_reuse.fallback is None
         assert model.last_reuse.reused_tokens > 0
+
+
+def test_a_requests_waiting_together_ends_at_its_own_deadline(server: RunningServer) -> None:
+    """However long each call may take: also where a put of the request before it hangs first."""
+    patient = CacheClient(server.address, timeout_s=2.0, match_timeout_s=HANG_S * 5, put_timeout_s=HANG_S * 5)
+    config = Config(client=ClientConfig(request_timeout_s=2.0), embedder=EmbedderConfig(model="none"))
+    with closing(patient), boosted("llama", patient, config=config) as model:
+        os.kill(server.process.pid, signal.SIGSTOP)
+        started_s = time.monotonic()
+        for seed in (1, 2):
+            model.generate(prompt(document(seed)), **GREEDY)
+            assert model.last_reuse.fallback
+        assert time.monotonic() - started_s < HANG_S
+        os.kill(server.process.pid, signal.SIGCONT)
 
 
 def test_a_batch_goes_on_while_the_cache_hangs(server: RunningServer, client: CacheClient) -> None:
