@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from kvboost.index import LocalCache
+from kvboost.index.table import index_bytes
 from kvboost.types import Chunk, KVLayout, MatchQuery, Namespace, NewChunk, PutRequest, Span
 
 PROMPT_CHUNKS = 64
@@ -46,7 +47,7 @@ def measure_store(sizes: Sequence[int], seed: int) -> Iterator[dict[str, Any]]:
     for size in sizes:
         prompts = _Prompts(seed)
         count = max(1, size // PROMPT_CHUNKS)
-        cache = LocalCache(max_bytes=count * PROMPT_CHUNKS * _CHUNK_BYTES)
+        cache = LocalCache(max_bytes=count * PROMPT_CHUNKS * (_CHUNK_BYTES + index_bytes(_CHUNK_TOKENS)))
         try:
             cache.open(_NAMESPACE)
             yield _row(cache, prompts, count)

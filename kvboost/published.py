@@ -11,15 +11,17 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from heapq import merge
 from itertools import groupby
-from typing import Any
+from typing import Any, Self, cast
 
 from kvboost.errors import InputError
-from kvboost.protocols import ChunkCache
+from kvboost.protocols import ChunkCache, PartSource
 from kvboost.types import (
     CacheInfo,
     CacheStats,
     ChunkKV,
+    ChunkPart,
     Match,
     MatchQuery,
     MatchResult,
@@ -48,7 +50,8 @@ def check_tenant(tenant: str) -> None:
 class PublishedCache:
     """Passes every call on to ``inner``; look-ups by hash also go to the documents published under ``name``.
 
-    Published documents are found by hash alone: an edited or reworded one is not nominated.
+    Published documents are found by hash alone: an edited or reworded one is not nominated. It is a
+    :class:`~kvboost.protocols.PartSource` where ``inner`` is one.
 
     Parameters
     ----------
@@ -57,6 +60,12 @@ class PublishedCache:
     name
         Whose documents are read: those of runtimes that publish under the same name, for the same model.
     """
+
+    def __new__(cls, inner: ChunkCache, name: str) -> Self:
+        """Make one with or without parts."""
+        # A class that has the method, since newer Pythons do not see one that __getattr__ passes on.
+        made = _PublishedParts if cls is PublishedCache and isinstance(inner, PartSource) else cls
+        return cast("Self", object.__new__(made))
 
     def __init__(self, inner: ChunkCache, name: str) -> None:
         self._inner = inner
@@ -126,6 +135,22 @@ class PublishedCache:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
+
+
+class _PublishedParts(PublishedCache):
+    """With an ``inner`` that sends the first layers of all chunks before the last of any."""
+
+    def fetch_parts(self, namespace: str, chunk_ids: Sequence[int], parts: int) -> Iterator[ChunkPart]:
+        """Yield the first part of every chunk, from where each was found, then the second of every chunk, and so on."""
+        homes: dict[str, list[int]] = {}
+        for chunk_id in chunk_ids:
+            homes.setdefault(self._home(namespace, chunk_id), []).append(chunk_id)
+        assert isinstance(self._inner, PartSource)
+        return merge(*(self._inner.fetch_parts(key, ids, parts) for key, ids in homes.items()), key=_number)
+
+
+def _number(part: ChunkPart) -> int:
+    return part.part
 
 
 def merged(own: Sequence[Match], shared: Sequence[Match]) -> tuple[Match, ...]:

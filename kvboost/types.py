@@ -278,11 +278,21 @@ class NewChunk:
 
 @dataclass(frozen=True, slots=True)
 class PutRequest:
-    """Chunks of one sequence offered to the cache. ``token_ids`` is the whole sequence from position 0."""
+    """Chunks of one sequence offered to the cache.
+
+    Attributes
+    ----------
+    token_ids
+        The whole sequence from position 0.
+    prefix_only
+        Whether whoever offers them reads chunks under their own history alone. The same content under another history
+        is no use to it, so many more histories are kept than the cache's ``max_variants``.
+    """
 
     namespace: str
     token_ids: tuple[int, ...]
     chunks: tuple[NewChunk, ...]
+    prefix_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +301,7 @@ class PutReceipt:
 
     ``duplicate``: same tokens and history are already there. ``over_variants``: the content is stored under
     enough histories already, or computed over a repaired history while a stored one exists. ``too_large``:
-    larger than the whole budget.
+    larger than the whole budget, or than what is left of it beside the chunks before it in its sequence.
     """
 
     stored: int = 0
@@ -305,6 +315,8 @@ class NamespaceStats:
     """Figures of one namespace since the cache started; ``hit_tokens`` counts target tokens by tier.
 
     ``exact_bytes`` is the part of ``stored_bytes`` that the prefix tier may lend: K/V of an ordinary prefill.
+    ``index_bytes`` is about what tables and vectors take beside the K/V; they count in the budget too.
+    ``non_finite_chunks`` were offered with K/V that are infinite or not a number, and refused.
     """
 
     namespace: str
@@ -318,6 +330,8 @@ class NamespaceStats:
     hit_tokens: dict[str, int]
     evicted_chunks: int
     exact_bytes: int = 0
+    index_bytes: int = 0
+    non_finite_chunks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,12 +346,13 @@ class CacheInfo:
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """Figures of a whole cache."""
+    """Figures of a whole cache. ``stored_bytes`` of K/V and ``index_bytes`` stay within ``max_bytes`` together."""
 
     max_bytes: int
     stored_bytes: int
     uptime_s: float
     namespaces: tuple[NamespaceStats, ...] = ()
+    index_bytes: int = 0
 
 
 def check_chunks(token_ids: Sequence[int], spans: Sequence[Span]) -> None:

@@ -111,12 +111,15 @@ def _between(before: NamespaceStats | None, now: NamespaceStats) -> NamespaceSta
         hit_tokens={tier: tokens - before.hit_tokens.get(tier, 0) for tier, tokens in now.hit_tokens.items()},
         evicted_chunks=now.evicted_chunks - before.evicted_chunks,
         exact_bytes=now.exact_bytes - before.exact_bytes,
+        index_bytes=now.index_bytes - before.index_bytes,
+        non_finite_chunks=now.non_finite_chunks - before.non_finite_chunks,
     )
 
 
 def _head(stats: CacheStats) -> str:
-    share = stats.stored_bytes / stats.max_bytes
-    return f"stored {size(stats.stored_bytes)} of {size(stats.max_bytes)} ({share:.1%}), up {stats.uptime_s:.0f} s"
+    share = (stats.stored_bytes + stats.index_bytes) / stats.max_bytes
+    held = f"stored {size(stats.stored_bytes)}, tables {size(stats.index_bytes)}"
+    return f"{held}, of {size(stats.max_bytes)} ({share:.1%}), up {stats.uptime_s:.0f} s"
 
 
 def _namespace(one: NamespaceStats) -> Iterable[str]:

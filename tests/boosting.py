@@ -19,7 +19,7 @@ from kvboost.policy import ReusePolicy
 from kvboost.protocols import ChunkCache, PromptSegmenter
 from kvboost.runtime.serve.engine import Engine
 from kvboost.segment import Segmenter
-from kvboost.types import Tier
+from kvboost.types import Donor, Tier
 from tests.fakes import NgramEmbedder
 from tests.tiny_models import tiny_model, tiny_tokenizer
 
@@ -59,6 +59,12 @@ def prompt(*paragraphs: str, question: str = "What did they all say about it tod
 
 def new_cache(embedder: Any = None, **settings: Any) -> LocalCache:
     return LocalCache(64 << 20, embedder or NgramEmbedder(), **settings)
+
+
+def stored_donors(cache: LocalCache, model: PreTrainedModel) -> list[Donor]:
+    """Return all chunks that a model's namespace holds, oldest first."""
+    with cache._rooms[engine_of(model).preparer.namespace.key].table() as table:
+        return table.donors
 
 
 @contextmanager

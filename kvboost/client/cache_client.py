@@ -222,6 +222,7 @@ class CacheClient:
             namespace=request.namespace,
             token_ids=convert.token_ids_to_proto(request.token_ids),
             chunks=[convert.new_chunk_to_proto(c) for c in batch],
+            prefix_only=request.prefix_only,
         )
 
         def send() -> pb.PutResponse:

@@ -95,9 +95,9 @@ class CacheConfig:
     address
         Where the cache service listens: host:port or unix:/path; empty for a cache in this process.
     max_bytes
-        Byte budget of a cache that runs here, as a number or with a unit, such as "2GiB".
+        Byte budget of a cache that runs here, tables included, as a number or with a unit, such as "2GiB".
     max_variants
-        Under how many histories the same chunk is stored, at most.
+        Under how many histories the same chunk is stored, at most; more where it can serve its own history alone.
     continued_max_bytes
         Bytes of K/V that a runtime keeps for the continuation of its own requests with borrowed K/V; 0 for a tenth of
         max_bytes.

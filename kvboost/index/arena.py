@@ -1,34 +1,35 @@
 """Payloads in shared memory: plain files, mapped here to write and by clients of the same host to read.
 
 Every namespace has files (segments) of its own, since a mapping shows all that is in it. A segment's space is really
-allocated when it is made and never truncated, so reading it cannot raise SIGBUS, whatever becomes of this process.
+allocated when it is made and never truncated or punched, so reading it cannot raise SIGBUS, whatever becomes of this
+process. So only a whole segment can go from one namespace to another: they are small, and half empty ones are closed
+for the cache to clear.
 """
 
 from __future__ import annotations
 
-import mmap
+import errno
 import os
 import secrets
 import struct
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Container
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from kvboost.errors import CacheUnavailableError, QuotaError
 from kvboost.index.arena_dir import ArenaDirectory
-from kvboost.index.payloads import Bytes
+from kvboost.index.mapping import map_shared
+from kvboost.index.payloads import Bytes, Region
+from kvboost.index.segments import Segment, Shelf, sizes_to_try, usual_size
 from kvboost.index.space import FreeSpace
 
 ALIGN = 64
 HEADER_BYTES = 64
-SEGMENT_BYTES = 64 << 20
-_LEAST_SEGMENT_BYTES = 64 << 10
-_MOST_SEGMENTS = 256  # each holds a file descriptor
 _GENERATION = struct.Struct("<Q")
 
 
@@ -54,26 +55,10 @@ class Extent:
     namespace: str
 
 
-@dataclass(slots=True, eq=False)
-class _Segment:
-    name: str
-    memory: mmap.mmap
-    space: FreeSpace
-
-
-@dataclass(slots=True)
-class _Shelf:
-    """The segments of one namespace."""
-
-    namespace: str
-    segments: list[_Segment] = field(default_factory=list)
-    forgotten: bool = False
-
-
 @dataclass(frozen=True, slots=True)
 class _Freed:
-    shelf: _Shelf
-    segment: _Segment
+    shelf: Shelf
+    segment: Segment
     start: int
     nbytes: int
 
@@ -100,27 +85,37 @@ class Arena:
 
     def __init__(self, max_bytes: int, base: Path | None = None) -> None:
         self.capacity_bytes = max_bytes + max_bytes // 8 + (4 << 20)
-        by_size = min(max(self.capacity_bytes // 32, _LEAST_SEGMENT_BYTES), SEGMENT_BYTES)
-        self._segment_bytes = _pages(max(by_size, self.capacity_bytes // _MOST_SEGMENTS))
+        self._segment_bytes = usual_size(self.capacity_bytes)
         self.directory = ArenaDirectory(base, self.capacity_bytes)
         self.reserved_bytes = 0
         self._lock = threading.Lock()
-        self._shelves: dict[str, _Shelf] = {}
+        self._shelves: dict[str, Shelf] = {}
+        self._returned = 0
         self._live: dict[int, Extent] = {}
         self._generation = secrets.randbits(32)
         # Filled by finalizers, which may run inside any other call of this thread: they must take no lock.
         self._freed: deque[_Freed] = deque()
         self._closed = False
 
-    def allocate(self, namespace: str, nbytes: int) -> Bytes:
-        """Return ``nbytes`` of the namespace's segments; errors as of the protocol."""
+    def allocate(self, namespace: str, nbytes: int, grow: bool = True) -> Bytes:
+        """Return ``nbytes`` of the namespace's segments.
+
+        Raises
+        ------
+        QuotaError
+            If there is no room now, in the arena or its file system.
+        CacheUnavailableError
+            If the arena is closed, or the system gives no file or mapping for another reason: evicting is no help.
+        """
         needed = HEADER_BYTES + -(-nbytes // ALIGN) * ALIGN
         with self._lock:
             if self._closed:
                 raise CacheUnavailableError("the arena is closed; make a new one")
             self._collect()
-            shelf = self._shelves.setdefault(namespace, _Shelf(namespace))
-            found = self._take(shelf, needed)
+            shelf = self._shelves.setdefault(namespace, Shelf(namespace))
+            found = shelf.take(needed)
+            if found is None and grow and self._grow(shelf, needed):
+                found = shelf.take(needed)
             if found is None:
                 raise QuotaError(
                     f"payload of {nbytes} bytes finds no room in an arena of {self.capacity_bytes}, "
@@ -138,6 +133,40 @@ class Arena:
         block = self.block_of(payload)
         return block is not None and block.namespace == namespace and block.nbytes == payload.nbytes
 
+    def region_of(self, payload: memoryview) -> str | None:
+        """Return the name of the segment that a payload lies in."""
+        block = self.block_of(payload)
+        return block.segment if block is not None else None
+
+    def close_sparsest(self, namespace: str, tried: Container[str]) -> Region | None:
+        """Give out nothing more of the segment not in ``tried`` that holds least for its size, and name it.
+
+        The segment that ``namespace`` fills at present is half empty for a good reason, so its own stand back.
+        """
+        with self._lock:
+            self._collect()
+            found = [(s, h) for h in self._shelves.values() for s in h.segments if s.name not in tried]
+            if not found:
+                return None
+            segment, shelf = min(found, key=lambda each: each[0].share_used + 0.5 * (each[1].namespace == namespace))
+            segment.closed = True
+            if segment.space.is_empty:
+                self._remove(shelf, segment)
+            return Region(segment.name, shelf.namespace, segment.space.size)
+
+    def lingers(self, region: str) -> bool:
+        """Return whether a segment is here still."""
+        with self._lock:
+            self._collect()
+            return any(segment.name == region for shelf in self._shelves.values() for segment in shelf.segments)
+
+    @property
+    def returned(self) -> int:
+        """How many blocks came back so far."""
+        with self._lock:
+            self._collect()
+            return self._returned
+
     def forget(self, namespace: str) -> None:
         """Remove the namespace's segments, each as soon as it is empty."""
         with self._lock:
@@ -145,7 +174,7 @@ class Arena:
             if shelf is not None:
                 shelf.forgotten = True
                 self._collect()
-                for segment in _empty(shelf):
+                for segment in shelf.empty():
                     self._remove(shelf, segment)
 
     def close(self) -> None:
@@ -155,7 +184,7 @@ class Arena:
             self._shelves.clear()
         self.directory.close()
 
-    def _block(self, shelf: _Shelf, segment: _Segment, start: int, needed: int, nbytes: int) -> Bytes:
+    def _block(self, shelf: Shelf, segment: Segment, start: int, needed: int, nbytes: int) -> Bytes:
         self._generation += 1
         _GENERATION.pack_into(segment.memory, start, self._generation)
         offset = start + HEADER_BYTES
@@ -167,45 +196,38 @@ class Arena:
         weakref.finalize(array, _let_go, self._live, key, self._freed, freed).atexit = False
         return array
 
-    def _take(self, shelf: _Shelf, needed: int) -> tuple[_Segment, int] | None:
-        for segment in shelf.segments:
-            start = segment.space.take(needed)
-            if start is not None:
-                return segment, start
-        grown = self._grow(shelf, needed)
-        if grown is None:
-            return None
-        start = grown.space.take(needed)
-        return None if start is None else (grown, start)
-
-    def _grow(self, shelf: _Shelf, needed: int) -> _Segment | None:
-        """Add a segment to a shelf, as large as the shelf so far within limits; None if there is no room."""
-        own = sum(segment.space.size for segment in shelf.segments)
-        wanted = _pages(max(min(max(own, _LEAST_SEGMENT_BYTES), self._segment_bytes), needed))
-        least = _pages(max(min(self._segment_bytes // 8, wanted), needed))
-        for size in (wanted, least):
+    def _grow(self, shelf: Shelf, needed: int) -> bool:
+        """Add a segment to a shelf; return False if there is no room."""
+        for size in sizes_to_try(shelf, needed, self._segment_bytes, self.capacity_bytes):
             if self.reserved_bytes + size > self.capacity_bytes:
                 self._release_empty()
             if self.reserved_bytes + size <= self.capacity_bytes:
                 segment = self._create(shelf.namespace, size)
                 if segment is not None:
                     shelf.segments.append(segment)
-                    return segment
-        return None
+                    return True
+        return False
 
-    def _create(self, namespace: str, size: int) -> _Segment | None:
+    def _create(self, namespace: str, size: int) -> Segment | None:
         # Never used again, so that an old name cannot show new bytes.
         name = f"{namespace}-{secrets.token_hex(8)}.kv"
         try:
             file = self.directory.create(name, size)
-        except OSError:
-            return None  # somebody else fills the file system
-        try:
-            memory = mmap.mmap(file, size)
-        finally:
-            os.close(file)
+            try:
+                memory = map_shared(file, size)
+            except OSError:
+                self.directory.unlink(name)
+                raise
+            finally:
+                os.close(file)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                return None  # somebody else fills the file system
+            raise CacheUnavailableError(
+                f"the arena cannot make a segment of {size} bytes: {error.strerror}; raise the system's limit"
+            ) from error
         self.reserved_bytes += size
-        return _Segment(name, memory, FreeSpace(size))
+        return Segment(name, memory, FreeSpace(size))
 
     def _collect(self) -> None:
         """Take back what finalizers left. A shelf keeps one empty segment of the usual size, for the next put."""
@@ -214,17 +236,18 @@ class Arena:
             shelf, segment = freed.shelf, freed.segment
             _GENERATION.pack_into(segment.memory, freed.start, 0)
             segment.space.give(freed.start, freed.nbytes)
+            self._returned += 1
             if segment.space.is_empty and segment in shelf.segments:
-                spare = segment.space.size == self._segment_bytes and sum(1 for _ in _empty(shelf)) == 1
+                spare = segment.space.size == self._segment_bytes and len(shelf.empty()) == 1 and not segment.closed
                 if shelf.forgotten or not spare:
                     self._remove(shelf, segment)
 
     def _release_empty(self) -> None:
         for shelf in self._shelves.values():
-            for segment in _empty(shelf):
+            for segment in shelf.empty():
                 self._remove(shelf, segment)
 
-    def _remove(self, shelf: _Shelf, segment: _Segment) -> None:
+    def _remove(self, shelf: Shelf, segment: Segment) -> None:
         """Give a segment back; its memory goes when the last mapping does."""
         shelf.segments.remove(segment)
         self.reserved_bytes -= segment.space.size
@@ -235,11 +258,3 @@ def _let_go(live: dict[int, Extent], key: int, freed: deque[_Freed], block: _Fre
     # At once, not when the block is collected: the key is an address, which the next array may get.
     del live[key]
     freed.append(block)
-
-
-def _empty(shelf: _Shelf) -> Iterator[_Segment]:
-    return iter([segment for segment in shelf.segments if segment.space.is_empty])
-
-
-def _pages(nbytes: int) -> int:
-    return -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE

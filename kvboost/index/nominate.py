@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 
+from kvboost.errors import UnknownNamespaceError
 from kvboost.index.lookup import Gap
-from kvboost.index.table import NamespaceTable
+from kvboost.index.room import Room
 from kvboost.index.vector_memory import VectorMemory
 from kvboost.index.vectors import VectorIndex
 from kvboost.index.vectors_rows import Hits
@@ -17,9 +19,11 @@ from kvboost.types import MatchQuery
 
 _log = logging.getLogger(__name__)
 
+_USUAL_DIM = 384
+
 
 class Nominator:
-    """What a cache knows of likeness. Safe to use from several threads; ``lock`` guards the tables.
+    """What a cache knows of likeness. Safe to use from several threads.
 
     Parameters
     ----------
@@ -27,21 +31,29 @@ class Nominator:
         Turns chunk texts into vectors; None nominates nobody.
     batch, max_waiting
         As in :class:`~kvboost.index.worker.EmbeddingWorker`.
+
+    Attributes
+    ----------
+    vector_dim
+        Length of a vector as far as it is known; 0 without an embedder. Asking the embedder would load its model.
+    failed_lookups
+        Queries whose texts could not be embedded.
     """
 
-    def __init__(self, embedder: Embedder | None, lock: threading.Lock, batch: int, max_waiting: int) -> None:
+    def __init__(self, embedder: Embedder | None, batch: int, max_waiting: int) -> None:
         self._memory = VectorMemory(embedder) if embedder is not None else None
-        self._lock = lock
-        self._worker: EmbeddingWorker[tuple[NamespaceTable, int]] = EmbeddingWorker(self._file, batch, max_waiting)
+        self._lock = threading.Lock()
+        self._worker: EmbeddingWorker[tuple[Room, int]] = EmbeddingWorker(self._file, batch, max_waiting)
+        self.vector_dim = _USUAL_DIM if embedder is not None else 0
         self.failed_lookups = 0
 
-    def submit(self, table: NamespaceTable, vector_id: int, text: str) -> None:
+    def submit(self, room: Room, vector_id: int, text: str) -> None:
         """Embed a stored chunk in the background and file its vector."""
         if self._memory is not None:
-            self._worker.submit((table, vector_id), text)
+            self._worker.submit((room, vector_id), text)
 
     def find(
-        self, table: NamespaceTable, query: MatchQuery, gaps: Sequence[Gap], ranked: bool
+        self, vectors: VectorIndex | None, query: MatchQuery, gaps: Sequence[Gap], ranked: bool
     ) -> list[tuple[Gap, Hits]]:
         """Return the vectors near the chunks of ``gaps``; none if embedding failed.
 
@@ -55,7 +67,7 @@ class Nominator:
         size = first_batch(len(query.chunks)) if ranked else len(gaps)
         while len(found) < len(gaps):
             batch = gaps[len(found) : len(found) + size]
-            hits = self._search(table, query, batch)
+            hits = self._search(vectors, query, batch)
             if hits is None:
                 break
             found += zip(batch, hits, strict=True)
@@ -83,9 +95,8 @@ class Nominator:
         if self._memory is not None:
             self._memory.forget()
 
-    def _search(self, table: NamespaceTable, query: MatchQuery, gaps: Sequence[Gap]) -> list[Hits] | None:
+    def _search(self, vectors: VectorIndex | None, query: MatchQuery, gaps: Sequence[Gap]) -> list[Hits] | None:
         """Embed the gaps' texts in one batch and search them; None if that failed."""
-        vectors = table.vectors
         if self._memory is None or vectors is None or query.threshold is None:
             return None
         try:
@@ -99,20 +110,26 @@ class Nominator:
             _log.warning("embedding a query failed with %s; matched by hash alone", type(error).__name__)
             return None
 
-    def _file(self, keys: Sequence[tuple[NamespaceTable, int]], texts: Sequence[str]) -> None:
+    def _file(self, keys: Sequence[tuple[Room, int]], texts: Sequence[str]) -> None:
         """Embed stored chunks and file their vectors, unless the chunks have left meanwhile."""
-        with self._lock:
-            wanted = [i for i, (table, vector_id) in enumerate(keys) if table.wants_vector(vector_id)]
+        wanted = [i for i, (room, vector_id) in enumerate(keys) if _wants(room, vector_id)]
         if self._memory is None or not wanted:
             return
         rows = self._memory.embed([keys[i][0].namespace.key for i in wanted], [texts[i] for i in wanted])
-        with self._lock:
-            for row, i in zip(rows, wanted, strict=True):
-                table, vector_id = keys[i]
+        self.vector_dim = rows.shape[1]
+        for row, i in zip(rows, wanted, strict=True):
+            room, vector_id = keys[i]
+            with suppress(UnknownNamespaceError), room.table() as table:
                 if table.wants_vector(vector_id):
                     if table.vectors is None:
                         table.vectors = VectorIndex(len(row))
                     table.vectors.add([vector_id], row[None])
+
+
+def _wants(room: Room, vector_id: int) -> bool:
+    with suppress(UnknownNamespaceError), room.table() as table:
+        return table.wants_vector(vector_id)
+    return False
 
 
 def first_batch(num_chunks: int) -> int:

@@ -32,8 +32,8 @@ class Offer:
         )
 
 
-def check_offers(namespace: Namespace, request: PutRequest) -> list[Offer]:
-    """Check and hash all chunks of a put.
+def check_offers(namespace: Namespace, request: PutRequest, hasher: SequenceHasher) -> list[Offer]:
+    """Check and hash all chunks of a put; ``hasher`` is that of its tokens.
 
     Raises
     ------
@@ -42,7 +42,6 @@ def check_offers(namespace: Namespace, request: PutRequest) -> list[Offer]:
     TensorError
         If a payload's byte count does not fit its span and the layout.
     """
-    hasher = SequenceHasher(request.token_ids)
     offers = []
     for number, chunk in enumerate(request.chunks):
         span = chunk.span

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -14,13 +15,23 @@ from kvboost.errors import QuotaError
 Bytes = npt.NDArray[np.uint8]
 
 
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A piece of memory that belongs to one namespace, and that others can have once nothing is in it."""
+
+    name: str
+    namespace: str
+    nbytes: int
+
+
 class PayloadAllocator(Protocol):
     """Gives out memory for payloads. Safe to use from several threads."""
 
-    def allocate(self, namespace: str, nbytes: int) -> Bytes:
+    def allocate(self, namespace: str, nbytes: int, grow: bool = True) -> Bytes:
         """Return ``nbytes`` writable bytes that are nobody else's.
 
-        They stay so until the array and every buffer taken from it are gone; nothing else gives them back.
+        They stay so until the array and every buffer taken from it are gone; nothing else gives them back. Without
+        ``grow`` only memory that the namespace has already will do.
 
         Raises
         ------
@@ -31,6 +42,27 @@ class PayloadAllocator(Protocol):
 
     def holds(self, namespace: str, payload: memoryview) -> bool:
         """Return whether ``payload`` lies in memory given out for ``namespace``, so that it need not be copied."""
+        ...
+
+    def region_of(self, payload: memoryview) -> str | None:
+        """Return the name of the region that ``payload`` lies in; None where memory has none."""
+        ...
+
+    def close_sparsest(self, namespace: str, tried: Container[str]) -> Region | None:
+        """Give out nothing more of the region not in ``tried`` that holds least for its size, and name it.
+
+        Whoever moves or drops what is in it makes room for every namespace. It is for ``namespace``, whose own regions
+        come last.
+        """
+        ...
+
+    def lingers(self, region: str) -> bool:
+        """Return whether somebody still holds memory of a region that was closed."""
+        ...
+
+    @property
+    def returned(self) -> int:
+        """How often memory came back so far: while that does not change, what was refused is refused again."""
         ...
 
     def forget(self, namespace: str) -> None:
@@ -45,12 +77,24 @@ class PayloadAllocator(Protocol):
 class ProcessMemory:
     """Ordinary memory of this process; the system's own limit is the only one."""
 
-    def allocate(self, namespace: str, nbytes: int) -> Bytes:
+    returned = 0
+
+    def allocate(self, namespace: str, nbytes: int, grow: bool = True) -> Bytes:
         """Return fresh memory."""
         return np.empty(nbytes, dtype=np.uint8)
 
     def holds(self, namespace: str, payload: memoryview) -> bool:
         """Return False: the caller may change its memory."""
+        return False
+
+    def region_of(self, payload: memoryview) -> None:
+        """Return None: every payload has memory of its own."""
+
+    def close_sparsest(self, namespace: str, tried: Container[str]) -> None:
+        """Return None: no memory waits for anybody."""
+
+    def lingers(self, region: str) -> bool:
+        """Return False: there are no regions."""
         return False
 
     def forget(self, namespace: str) -> None:
@@ -70,7 +114,7 @@ def copied_in(
     Raises
     ------
     QuotaError
-        If ``make_room`` returns False: nothing is left to evict, and readers hold what left before.
+        If ``make_room`` returns False: no memory is to be had, since readers hold what left before.
     """
     view = memoryview(payload).cast("B")
     if view.readonly and allocator.holds(namespace, view):

@@ -67,7 +67,7 @@ class SpanFilter:
     """Counts in how many cached chunks each run of :data:`GRAM_TOKENS` tokens stands.
 
     Never misses a shared run; two runs with one hash only let a chunk pass for nothing. Not safe for use from
-    several threads: the cache's lock guards it.
+    several threads: the namespace's lock guards it.
     """
 
     def __init__(self) -> None:
@@ -91,6 +91,11 @@ class SpanFilter:
                 counts[gram] = left
             else:
                 del counts[gram]
+
+    def clear(self) -> None:
+        """Forget all runs, one by one, so that other threads run in between."""
+        while self._counts:
+            self._counts.popitem()
 
     def shared(self, grams: Sequence[int]) -> Shared:
         """Return what the tokens behind ``grams``, neighbouring values of :func:`gram_hashes`, share with the cache."""

@@ -229,14 +229,16 @@ class ChunkHeader(_message.Message):
     def __init__(self, span: _Optional[_Union[Span, _Mapping]] = ..., exact: bool = ..., text: _Optional[str] = ..., nbytes: _Optional[int] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class PutHeader(_message.Message):
-    __slots__ = ("namespace", "token_ids", "chunks")
+    __slots__ = ("namespace", "token_ids", "chunks", "prefix_only")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_ONLY_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     chunks: _containers.RepeatedCompositeFieldContainer[ChunkHeader]
-    def __init__(self, namespace: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., chunks: _Optional[_Iterable[_Union[ChunkHeader, _Mapping]]] = ...) -> None: ...
+    prefix_only: bool
+    def __init__(self, namespace: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., chunks: _Optional[_Iterable[_Union[ChunkHeader, _Mapping]]] = ..., prefix_only: bool = ...) -> None: ...
 
 class PutRequest(_message.Message):
     __slots__ = ("header", "frame")
@@ -291,7 +293,7 @@ class DropResponse(_message.Message):
     def __init__(self, dropped: _Optional[int] = ...) -> None: ...
 
 class NamespaceStats(_message.Message):
-    __slots__ = ("namespace", "tenant", "model", "chunks", "stored_bytes", "vectors", "queries", "query_tokens", "hit_tokens", "evicted_chunks", "exact_bytes")
+    __slots__ = ("namespace", "tenant", "model", "chunks", "stored_bytes", "vectors", "queries", "query_tokens", "hit_tokens", "evicted_chunks", "exact_bytes", "index_bytes", "non_finite_chunks")
     class HitTokensEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -310,6 +312,8 @@ class NamespaceStats(_message.Message):
     HIT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     EVICTED_CHUNKS_FIELD_NUMBER: _ClassVar[int]
     EXACT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    INDEX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NON_FINITE_CHUNKS_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     tenant: str
     model: str
@@ -321,23 +325,27 @@ class NamespaceStats(_message.Message):
     hit_tokens: _containers.ScalarMap[str, int]
     evicted_chunks: int
     exact_bytes: int
-    def __init__(self, namespace: _Optional[str] = ..., tenant: _Optional[str] = ..., model: _Optional[str] = ..., chunks: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., vectors: _Optional[int] = ..., queries: _Optional[int] = ..., query_tokens: _Optional[int] = ..., hit_tokens: _Optional[_Mapping[str, int]] = ..., evicted_chunks: _Optional[int] = ..., exact_bytes: _Optional[int] = ...) -> None: ...
+    index_bytes: int
+    non_finite_chunks: int
+    def __init__(self, namespace: _Optional[str] = ..., tenant: _Optional[str] = ..., model: _Optional[str] = ..., chunks: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., vectors: _Optional[int] = ..., queries: _Optional[int] = ..., query_tokens: _Optional[int] = ..., hit_tokens: _Optional[_Mapping[str, int]] = ..., evicted_chunks: _Optional[int] = ..., exact_bytes: _Optional[int] = ..., index_bytes: _Optional[int] = ..., non_finite_chunks: _Optional[int] = ...) -> None: ...
 
 class StatsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class CacheStats(_message.Message):
-    __slots__ = ("max_bytes", "stored_bytes", "uptime_s", "namespaces")
+    __slots__ = ("max_bytes", "stored_bytes", "uptime_s", "namespaces", "index_bytes")
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
     UPTIME_S_FIELD_NUMBER: _ClassVar[int]
     NAMESPACES_FIELD_NUMBER: _ClassVar[int]
+    INDEX_BYTES_FIELD_NUMBER: _ClassVar[int]
     max_bytes: int
     stored_bytes: int
     uptime_s: float
     namespaces: _containers.RepeatedCompositeFieldContainer[NamespaceStats]
-    def __init__(self, max_bytes: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., uptime_s: _Optional[float] = ..., namespaces: _Optional[_Iterable[_Union[NamespaceStats, _Mapping]]] = ...) -> None: ...
+    index_bytes: int
+    def __init__(self, max_bytes: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., uptime_s: _Optional[float] = ..., namespaces: _Optional[_Iterable[_Union[NamespaceStats, _Mapping]]] = ..., index_bytes: _Optional[int] = ...) -> None: ...
 
 class StatsResponse(_message.Message):
     __slots__ = ("stats",)

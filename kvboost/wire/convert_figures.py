@@ -47,6 +47,8 @@ def namespace_stats_to_proto(stats: NamespaceStats) -> pb.NamespaceStats:
         hit_tokens=stats.hit_tokens,
         evicted_chunks=stats.evicted_chunks,
         exact_bytes=stats.exact_bytes,
+        index_bytes=stats.index_bytes,
+        non_finite_chunks=stats.non_finite_chunks,
     )
 
 
@@ -64,6 +66,8 @@ def namespace_stats_from_proto(message: pb.NamespaceStats) -> NamespaceStats:
         hit_tokens=dict(message.hit_tokens),
         evicted_chunks=message.evicted_chunks,
         exact_bytes=message.exact_bytes,
+        index_bytes=message.index_bytes,
+        non_finite_chunks=message.non_finite_chunks,
     )
 
 
@@ -74,6 +78,7 @@ def stats_to_proto(stats: CacheStats) -> pb.CacheStats:
         stored_bytes=stats.stored_bytes,
         uptime_s=stats.uptime_s,
         namespaces=[namespace_stats_to_proto(n) for n in stats.namespaces],
+        index_bytes=stats.index_bytes,
     )
 
 
@@ -84,4 +89,5 @@ def stats_from_proto(message: pb.CacheStats) -> CacheStats:
         stored_bytes=message.stored_bytes,
         uptime_s=message.uptime_s,
         namespaces=tuple(namespace_stats_from_proto(n) for n in message.namespaces),
+        index_bytes=message.index_bytes,
     )

@@ -113,7 +113,7 @@ def read_chunks(
         chunks.append(convert.new_chunk_from_proto(announced, payload, f"chunks[{i}]"))
     if next(frames, None) is not None:
         raise InputError(f"frame follows after the last byte of the {len(chunks)} chunks that the header announced")
-    return PutRequest(header.namespace, tuple(header.token_ids), tuple(chunks))
+    return PutRequest(header.namespace, tuple(header.token_ids), tuple(chunks), header.prefix_only)
 
 
 def _only_frames(parts: Iterator[Frame | pb.PutHeader], take: Callable[[int], None]) -> Iterator[Frame]:

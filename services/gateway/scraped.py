@@ -46,8 +46,13 @@ class ServiceCollector(Collector):
 def _cache(stats: CacheStats | None, address: str) -> Iterator[Metric]:
     yield _gauge("cache_up", "Whether the cache service answers.", ["cache"], [([address], float(stats is not None))])
     whole = [] if stats is None else [stats]
-    yield _gauge("cache_max_bytes", "Byte budget for K/V.", [], [([], float(s.max_bytes)) for s in whole])
+    yield _gauge(
+        "cache_max_bytes", "Byte budget for K/V, tables and vectors.", [], [([], float(s.max_bytes)) for s in whole]
+    )
     yield _gauge("cache_stored_bytes", "Bytes of K/V held.", [], [([], float(s.stored_bytes)) for s in whole])
+    yield _gauge(
+        "cache_index_bytes", "About what tables and vectors take.", [], [([], float(s.index_bytes)) for s in whole]
+    )
     yield _gauge("cache_uptime_seconds", "Since the cache started.", [], [([], s.uptime_s) for s in whole])
     namespaces = stats.namespaces if stats else ()
 
@@ -67,6 +72,8 @@ def _cache(stats: CacheStats | None, address: str) -> Iterator[Metric]:
     yield _counter("cache_queries", "Look-ups answered.", _NAMESPACE, each(lambda n: n.queries))
     yield _counter("cache_query_tokens", "Prompt tokens looked up.", _NAMESPACE, each(lambda n: n.query_tokens))
     yield _counter("cache_evicted_chunks", "Chunks evicted.", _NAMESPACE, each(lambda n: n.evicted_chunks))
+    refused = each(lambda n: n.non_finite_chunks)
+    yield _counter("cache_non_finite_chunks", "Chunks refused for K/V that are not finite.", _NAMESPACE, refused)
     hits = [
         ([n.namespace, n.tenant, n.model, tier], float(tokens))
         for n in namespaces

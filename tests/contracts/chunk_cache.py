@@ -18,12 +18,13 @@ from kvboost.errors import (
     CacheUnavailableError,
     InputError,
     LayoutMismatchError,
+    NonFiniteError,
     TensorError,
     UnknownNamespaceError,
 )
 from kvboost.protocols import ChunkCache
 from kvboost.types import KVLayout, Match, NewChunk, PutReceipt, PutRequest, Span, Tier
-from tests.contracts.chunks import LAYOUT, ask, join, namespace, offer, payload_of, shape, spans, words
+from tests.contracts.chunks import LAYOUT, ask, held_bytes, join, namespace, offer, payload_of, shape, spans, words
 from tests.fakes import NgramEmbedder
 
 NS = namespace()
@@ -31,6 +32,7 @@ KEY = NS.key
 MakeCache = Callable[..., ChunkCache]
 A, B, C, D = words("a"), words("b"), words("c"), words("d")
 CHUNK_BYTES = 16 * LAYOUT.token_bytes
+HELD_BYTES = held_bytes(16)
 
 
 def settle(cache: ChunkCache, vectors: int, key: str = KEY) -> None:
@@ -301,6 +303,34 @@ class ChunkCacheContract:
         assert cache.put(offer(KEY, [C, A], exact=False, only=[1])) == PutReceipt(over_variants=1)
         assert cache.put(offer(KEY, [C, A], only=[1])) == PutReceipt(stored=1)
 
+    def test_histories_are_kept_for_a_reader_to_whom_they_alone_count(self, cache: ChunkCache) -> None:
+        """The third user's chat over a shared document, and the fortieth's."""
+        for user in range(40):
+            chat = [words(f"{user:x}h"), A, B]
+            assert cache.put(replace(offer(KEY, chat), prefix_only=True)) == PutReceipt(stored=3)
+            assert shape(cache.match(ask(KEY, chat)).matches)[-1] == ("prefix", 32, 48)
+
+    def test_histories_kept_for_such_a_reader_are_bounded_and_the_newest_stay(self, cache: ChunkCache) -> None:
+        for i in range(80):
+            assert cache.put(replace(offer(KEY, [words(f"{i:x}h"), A], only=[1]), prefix_only=True)).stored == 1
+        assert cache.stats().namespaces[0].chunks == 64
+        assert len(cache.match(ask(KEY, [words("4fh"), A])).matches) == 1
+        assert cache.put(offer(KEY, [words("x"), A], only=[1])) == PutReceipt(over_variants=1)
+
+    @pytest.mark.parametrize("bad", [b"\x00\x7c", b"\x00\xfc", b"\x01\x7e"])
+    def test_values_that_are_not_finite_are_refused_and_the_chunks_before_them_kept(
+        self, cache: ChunkCache, bad: bytes
+    ) -> None:
+        good = offer(KEY, [A, B, C])
+        payload = bytes(good.chunks[1].payload)
+        spoilt = replace(good.chunks[1], payload=payload[:-2] + bad)
+        with pytest.raises(NonFiniteError, match=rf"chunks\[1\].*{KEY}"):
+            cache.put(PutRequest(KEY, good.token_ids, (good.chunks[0], spoilt, good.chunks[2])))
+        assert shape(cache.match(ask(KEY, [A, B, C])).matches) == [("prefix", 0, 16)]
+        (stats,) = [each for each in cache.stats().namespaces if each.namespace == KEY]
+        assert (stats.chunks, stats.non_finite_chunks) == (1, 1)
+        assert cache.put(good) == PutReceipt(stored=2, duplicate=1)
+
     def test_a_payload_of_the_wrong_size_is_refused_whole(self, cache: ChunkCache) -> None:
         good = offer(KEY, [A, B])
         short = NewChunk(Span(16, 32), "b", True, good.chunks[1].payload[:-2])
@@ -319,10 +349,10 @@ class ChunkCacheContract:
                 cache.put(PutRequest(KEY, tokens, offer(KEY, [A]).chunks))
 
     def test_a_chunk_larger_than_the_budget_pushes_nothing_out(self, make_cache: MakeCache) -> None:
-        cache = make_cache(max_bytes=2 * CHUNK_BYTES)
+        cache = make_cache(max_bytes=2 * HELD_BYTES)
         cache.open(NS)
         cache.put(offer(KEY, [A, B]))
-        assert cache.put(offer(KEY, [words("big", 33)])) == PutReceipt(too_large=1)
+        assert cache.put(offer(KEY, [words("big", 64)])) == PutReceipt(too_large=1)
         assert shape(cache.match(ask(KEY, [A, B])).matches) == [("prefix", 0, 16), ("prefix", 16, 32)]
 
     # fetch, evict, budget
@@ -366,18 +396,93 @@ class ChunkCacheContract:
         assert cache.stats().stored_bytes == CHUNK_BYTES
 
     def test_the_budget_holds_over_all_namespaces(self, make_cache: MakeCache) -> None:
-        cache = make_cache(max_bytes=10 * CHUNK_BYTES)
+        cache = make_cache(max_bytes=10 * HELD_BYTES)
         other = namespace(tenant="other")
         cache.open(NS)
         cache.open(other)
         for i in range(20):
             cache.put(offer((KEY, other.key)[i % 2], [words(f"n{i}")]))
             stats = cache.stats()
-            assert stats.stored_bytes == sum(n.stored_bytes for n in stats.namespaces) <= 10 * CHUNK_BYTES
+            assert stats.stored_bytes == sum(n.stored_bytes for n in stats.namespaces)
+            assert stats.index_bytes == sum(n.index_bytes for n in stats.namespaces)
+            assert stats.stored_bytes + stats.index_bytes <= 10 * HELD_BYTES
         assert sum(n.evicted_chunks for n in stats.namespaces) == 10
 
+    def test_what_lies_beside_the_bytes_is_told_and_counts(self, make_cache: MakeCache) -> None:
+        cache = make_cache(max_bytes=3 * HELD_BYTES)
+        cache.open(NS)
+        assert cache.put(offer(KEY, [A, B])).stored == 2
+        stats = cache.stats()
+        assert stats.index_bytes == stats.namespaces[0].index_bytes == 2 * (HELD_BYTES - CHUNK_BYTES)
+        cache.put(offer(KEY, [C, D]))
+        assert cache.stats().namespaces[0].chunks == 3
+
+    @pytest.mark.parametrize("share", [0.2, 0.6, 1.0])
+    def test_a_full_cache_keeps_the_whole_of_a_sequence_just_put(self, make_cache: MakeCache, share: float) -> None:
+        cache = make_cache(max_bytes=50 * HELD_BYTES)
+        cache.open(NS)
+        for i in range(60):
+            chunk = words(f"{i:x}f")
+            cache.put(offer(KEY, [chunk]))
+            for m in cache.match(ask(KEY, [chunk])).matches:
+                one(cache, m.donor.chunk_id)
+        chat = [words(f"{i:x}c") for i in range(int(50 * share))]
+        assert cache.put(offer(KEY, chat)).stored == len(chat)
+        assert shape(cache.match(ask(KEY, chat)).matches)[-1] == ("prefix", 16 * len(chat) - 16, 16 * len(chat))
+        assert len(cache.match(ask(KEY, chat)).matches) == len(chat)
+
+    def test_a_sequence_larger_than_the_budget_keeps_its_head(self, make_cache: MakeCache) -> None:
+        cache = make_cache(max_bytes=10 * HELD_BYTES)
+        cache.open(NS)
+        chat = [words(f"{i:x}c") for i in range(14)]
+        for _ in range(2):
+            cache.put(offer(KEY, chat))
+            assert len(cache.match(ask(KEY, chat)).matches) == 10
+            assert shape(cache.match(ask(KEY, chat)).matches)[-1] == ("prefix", 144, 160)
+
+    def test_the_next_turn_never_pushes_out_the_turns_before_it(self, make_cache: MakeCache) -> None:
+        cache = make_cache(max_bytes=10 * HELD_BYTES)
+        cache.open(NS)
+        chat = [words(f"{i:x}c") for i in range(10)]
+        for turn in (4, 7, 10):
+            cache.put(offer(KEY, chat[:turn], only=range(turn - 3, turn) if turn > 4 else None))
+        assert len(cache.match(ask(KEY, chat)).matches) == 10
+
+    def test_who_holds_most_pays_and_who_holds_little_keeps_it(self, make_cache: MakeCache) -> None:
+        cache = make_cache(max_bytes=20 * HELD_BYTES)
+        large, small, new = (namespace(tenant=name) for name in ("large", "small", "new"))
+        for each in (large, small, new):
+            cache.open(each)
+        for i in range(3):
+            cache.put(offer(small.key, [words(f"{i:x}s")]))
+        for i in range(40):
+            cache.put(offer(large.key, [words(f"{i:x}l")]))
+            cache.match(ask(small.key, [A]))
+        held = {n.namespace: n.chunks for n in cache.stats().namespaces}
+        assert (held[small.key], held[large.key]) == (3, 17)
+        for i in range(40):
+            cache.put(offer(new.key, [words(f"{i:x}n")]))
+            for each in (small, large):
+                cache.match(ask(each.key, [A]))
+        held = {n.namespace: n.chunks for n in cache.stats().namespaces}
+        assert held[small.key] == 3
+        assert abs(held[large.key] - held[new.key]) <= 1
+        assert sum(held.values()) == 20
+
+    def test_a_namespace_that_nobody_uses_pays_first(self, make_cache: MakeCache) -> None:
+        cache = make_cache(max_bytes=20 * HELD_BYTES)
+        idle, busy = namespace(tenant="idle"), namespace(tenant="busy")
+        for each in (idle, busy):
+            cache.open(each)
+        for i in range(5):
+            cache.put(offer(idle.key, [words(f"{i:x}i")]))
+        for i in range(45):
+            cache.put(offer(busy.key, [words(f"{i:x}b")]))
+        held = {n.namespace: n.chunks for n in cache.stats().namespaces}
+        assert (held[idle.key], held[busy.key]) == (0, 20)
+
     def test_looking_up_pins_nothing(self, make_cache: MakeCache) -> None:
-        cache = make_cache(max_bytes=4 * CHUNK_BYTES)
+        cache = make_cache(max_bytes=4 * HELD_BYTES)
         cache.open(NS)
         for i in range(12):
             assert cache.put(offer(KEY, [words(f"n{i}")])).stored == 1
@@ -437,7 +542,7 @@ class ChunkCacheContract:
     # threads
 
     def test_puts_from_four_threads_beside_matches_and_fetches(self, make_cache: MakeCache) -> None:
-        cache = make_cache(max_bytes=40 * CHUNK_BYTES, embedder=NgramEmbedder())
+        cache = make_cache(max_bytes=40 * HELD_BYTES, embedder=NgramEmbedder())
         cache.open(NS)
         docs = [[words(f"{d:x}{c}") for c in range(4)] for d in range(12)]
 
@@ -463,7 +568,8 @@ class ChunkCacheContract:
             for future in puts:
                 future.result()
             assert sum(future.result() for future in reads) > 0
-        assert cache.stats().stored_bytes <= 40 * CHUNK_BYTES
+        stats = cache.stats()
+        assert stats.stored_bytes + stats.index_bytes <= 40 * HELD_BYTES
         check_disjoint(cache.match(ask(KEY, [c for doc in docs for c in doc], threshold=0.1)).matches)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from kvboost.index.table import index_bytes
 from kvboost.types import (
     Chunk,
     KVLayout,
@@ -34,6 +35,11 @@ def words(name: str, count: int = 16) -> Tokens:
     return tuple(base + i for i in range(count))
 
 
+def held_bytes(*counts: int) -> int:
+    """Return what chunks of so many tokens take of a cache's budget, without vectors."""
+    return sum(count * LAYOUT.token_bytes + index_bytes(count) for count in counts)
+
+
 def join(chunks: Sequence[Tokens]) -> Tokens:
     return tuple(t for chunk in chunks for t in chunk)
 
@@ -51,7 +57,12 @@ def text_of(tokens: Tokens) -> str:
 def payload_of(tokens: Tokens, start: int, salt: str = "", layout: KVLayout = LAYOUT) -> bytes:
     """Return bytes that depend on the tokens, their position and ``salt``."""
     seed = [*salt.encode(), start, *tokens]
-    return np.random.default_rng(seed).bytes(len(tokens) * layout.token_bytes)
+    return finite(np.random.default_rng(seed).bytes(len(tokens) * layout.token_bytes))
+
+
+def finite(random: bytes) -> bytes:
+    """Return bytes that are no infinity in any format: one bit of every number's exponent is cleared."""
+    return bytes(np.frombuffer(random, np.uint8) & 0xBF)
 
 
 def offer(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import os
+import random
 import signal
 import stat
 import struct
@@ -25,7 +27,7 @@ from kvboost.index import LocalCache
 from kvboost.index.arena import HEADER_BYTES, Arena
 from kvboost.index.payloads import Bytes
 from kvboost.types import ChunkKV, KVLayout, NewChunk, PutRequest, Span
-from tests.contracts.chunks import LAYOUT, ask, namespace, offer, words
+from tests.contracts.chunks import LAYOUT, ask, finite, namespace, offer, words
 
 MakeArena = Callable[..., Arena]
 MIB = 1 << 20
@@ -48,7 +50,7 @@ def make_arena(tmp_path: Path) -> Iterator[MakeArena]:
 
 def wide(key: str, tokens: tuple[int, ...]) -> PutRequest:
     """Return a put of one chunk of 4 KiB a token."""
-    payload = os.urandom(WIDE.token_bytes * len(tokens))
+    payload = finite(os.urandom(WIDE.token_bytes * len(tokens)))
     return PutRequest(key, tokens, (NewChunk(Span(0, len(tokens)), "wide", True, payload),))
 
 
@@ -211,8 +213,164 @@ def test_fragments_never_make_a_put_fail(make_arena: MakeArena) -> None:
     for i in range(150):
         tokens = (4, 100, 250, 600)[i % 4] + i
         assert cache.put(wide(ns.key, words(f"{i:x}", tokens))).stored == 1
-    assert 0 < cache.stats().stored_bytes <= budget
+    assert 0 < cache.stats().stored_bytes + cache.stats().index_bytes <= budget
     cache.close()
+
+
+def chunks_of(cache: LocalCache, key: str) -> int:
+    return next(each.chunks for each in cache.stats().namespaces if each.namespace == key)
+
+
+def test_a_put_of_another_namespace_evicts_about_what_it_stores(make_arena: MakeArena) -> None:
+    """And the store stays full, although holes are where the evicted chunks were, in files of the other namespace."""
+    budget = 32 * MIB
+    arena = make_arena(budget)
+    cache = LocalCache(budget, allocator=arena)
+    a, b = namespace("a", WIDE), namespace("b", WIDE)
+    for each in (a, b):
+        cache.open(each)
+    rng = random.Random(0)
+    number = 0
+    while cache.stats().namespaces[0].evicted_chunks < 100:
+        number += 1
+        tokens = words(f"{number:x}", rng.randint(16, 64))
+        cache.put(wide(a.key, tokens))
+        if number % 3 == 0:  # some are read, so that they do not leave in the order in which they lie
+            list(cache.fetch(a.key, [m.donor.chunk_id for m in cache.match(ask(a.key, [tokens])).matches]))
+    before = cache.stats().namespaces[0].stored_bytes
+    most = 0
+    for number in range(50):
+        evicted = sum(n.evicted_chunks for n in cache.stats().namespaces)
+        assert cache.put(wide(b.key, words(f"{number:x}b", 40))).stored == 1
+        most = max(most, sum(n.evicted_chunks for n in cache.stats().namespaces) - evicted)
+    lost, came = before - cache.stats().namespaces[0].stored_bytes, cache.stats().namespaces[1].stored_bytes
+    assert came == 50 * 40 * WIDE.token_bytes
+    assert lost < 1.25 * came
+    assert cache.stats().stored_bytes > 0.9 * budget
+    assert most < 12
+    cache.close()
+
+
+def test_many_namespaces_share_the_memory(make_arena: MakeArena) -> None:
+    """More than there are segments of the least size, each in files of its own."""
+    budget = 4 * MIB
+    cache = LocalCache(budget, allocator=make_arena(budget))
+    for number in range(300):
+        ns = namespace(f"{number}")
+        cache.open(ns)
+        assert cache.put(offer(ns.key, [words("a"), words("b")])).stored == 2
+    assert sum(n.chunks for n in cache.stats().namespaces) >= 2 * (8 * MIB + MIB // 2) // (64 << 10) - 2
+    cache.close()
+
+
+def test_memory_that_readers_hold_costs_others_little(make_arena: MakeArena) -> None:
+    """A put that finds no memory is refused; however often it comes again, it does not empty the cache."""
+    budget = 4 * MIB
+    arena = make_arena(budget)
+    cache = LocalCache(budget, allocator=arena)
+    ns = namespace(layout=WIDE)
+    cache.open(ns)
+    held = []
+    for number in range(12):
+        cache.put(wide(ns.key, words(f"{number:x}", 10)))
+        with contextlib.suppress(QuotaError):
+            held.extend(arena.allocate(ns.key, 140_000) for _ in range(4))
+    with contextlib.suppress(QuotaError):
+        while True:
+            held.append(arena.allocate(ns.key, 1000))
+    before = chunks_of(cache, ns.key)
+    assert before == 12
+    for number in range(200):
+        with pytest.raises(QuotaError):
+            cache.put(wide(ns.key, words(f"{number:x}x", 60)))
+    assert chunks_of(cache, ns.key) >= before - 4
+    held.clear()
+    assert cache.put(wide(ns.key, words("y", 60))).stored == 1
+    cache.close()
+
+
+def test_a_full_file_system_does_not_empty_the_cache(make_arena: MakeArena, monkeypatch: pytest.MonkeyPatch) -> None:
+    budget = 4 * MIB
+    cache = LocalCache(budget, allocator=make_arena(budget))
+    ns, other = namespace(layout=WIDE), namespace("other", WIDE)
+    for each in (ns, other):
+        cache.open(each)
+    for number in range(25):
+        cache.put(wide(ns.key, words(f"{number:x}", 40)))
+    before = chunks_of(cache, ns.key)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    for number in range(20):
+        with pytest.raises(QuotaError):
+            cache.put(wide(other.key, words(f"{number:x}x", 40)))
+    assert chunks_of(cache, ns.key) > before / 2
+    cache.close()
+
+
+_TWO_HUNDRED = """
+import resource, sys; from pathlib import Path
+from kvboost.index import LocalCache; from kvboost.index.arena import Arena
+from tests.contracts.chunks import namespace, offer, words
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+arena = Arena(16 << 20, Path(sys.argv[1])); cache = LocalCache(16 << 20, allocator=arena)
+for number in range(200):
+    ns = namespace(f"{number}"); cache.open(ns)
+    assert cache.put(offer(ns.key, [words("a")])).stored == 1
+print(sum(n.chunks for n in cache.stats().namespaces))
+files, ns = [], namespace("last")
+cache.open(ns)
+reserved = arena.reserved_bytes
+try:
+    while True: files.append(open("/dev/null"))
+except OSError: pass
+try: cache.put(offer(ns.key, [words("a")]))
+except Exception as error: print(type(error).__name__)
+for file in files: file.close()
+print(sum(n.chunks for n in cache.stats().namespaces), arena.reserved_bytes - reserved)
+print(sum(f.stat().st_size for f in arena.directory.path.glob("*.kv")) - reserved)
+assert cache.put(offer(ns.key, [words("a")])).stored == 1
+cache.close()
+"""
+
+
+def test_namespaces_take_no_descriptors_and_a_lack_of_them_costs_nothing(tmp_path: Path) -> None:
+    root = Path(__file__).resolve().parents[2]
+    command = [sys.executable, "-c", _TWO_HUNDRED, str(tmp_path)]
+    told = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=300)
+    assert told.stdout.split() == ["200", "CacheUnavailableError", "200", "0", "0"], told.stderr
+
+
+def test_a_segment_that_cannot_be_mapped_leaves_no_file(make_arena: MakeArena, monkeypatch: pytest.MonkeyPatch) -> None:
+    arena = make_arena()
+
+    def refused(*_: object) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr("kvboost.index.arena.map_shared", refused)
+    with pytest.raises(CacheUnavailableError, match="Cannot allocate memory"):
+        arena.allocate("a", 10)
+    assert files(arena) == set()
+    assert arena.reserved_bytes == 0
+
+
+def test_a_mapping_ends_with_the_last_view_of_it(tmp_path: Path) -> None:
+    arena = Arena(8 * MIB, tmp_path)
+    memory = arena.allocate("a", 100)
+    memory[:] = 7
+    view = memory[10:20].data
+    name = arena.block_of(memory.data).segment
+    arena.close()
+    del memory, arena
+    gc.collect()
+    maps = Path(f"/proc/{os.getpid()}/maps")
+    assert name in maps.read_text()
+    assert bytes(view) == bytes([7] * 10)
+    del view
+    gc.collect()
+    assert name not in maps.read_text()
 
 
 def test_a_put_is_refused_with_a_quota_error_when_readers_hold_everything(make_arena: MakeArena) -> None:
@@ -236,7 +394,7 @@ def test_a_put_is_refused_with_a_quota_error_when_readers_hold_everything(make_a
         kv.verified()
     held.clear()
     gc.collect()
-    assert cache.put(wide(ns.key, words("x", 500))).stored == 1
+    assert cache.put(wide(ns.key, words("x", 480))).stored == 1
     cache.close()
 
 

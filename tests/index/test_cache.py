@@ -17,12 +17,13 @@ import numpy as np
 import pytest
 
 from kvboost.background import NICENESS
-from kvboost.errors import InputError
+from kvboost.errors import InputError, NonFiniteError, UnknownNamespaceError
 from kvboost.index import LocalCache
-from kvboost.index.table import SHORT_VARIANTS
+from kvboost.index.table import MANY_VARIANTS, NamespaceTable
+from kvboost.index.worker import EmbeddingWorker
 from kvboost.protocols import Vectors
 from kvboost.types import NewChunk, PutReceipt, PutRequest, Span, Tier
-from tests.contracts.chunks import LAYOUT, ask, namespace, offer, payload_of, shape, text_of, words
+from tests.contracts.chunks import ask, held_bytes, namespace, offer, payload_of, shape, text_of, words
 from tests.fakes import NgramEmbedder
 
 NS = namespace(tenant="acme")
@@ -185,6 +186,39 @@ def test_the_queue_of_the_embedder_is_bounded(cache: LocalCache, gate: Gate, cap
     assert cache.embedding.embedded == vectors(cache) == 7
 
 
+def test_text_that_waits_is_bounded_in_bytes() -> None:
+    seen: list[str] = []
+    worker: EmbeddingWorker[int] = EmbeddingWorker(lambda keys, texts: seen.extend(texts), 4, 1000, 5000)
+    with worker.paused():
+        for number in range(10):
+            worker.submit(number, f"{number}" * 1000)
+        assert (worker.report().waiting, worker.report().skipped) == (4, 6)
+    assert worker.flush(20)
+    worker.submit(11, "b" * 4000)
+    assert worker.flush(20)
+    assert [text[0] for text in seen] == ["0", "1", "2", "3", "b"]
+    worker.close()
+
+
+def test_chunks_are_embedded_under_look_ups_that_never_pause() -> None:
+    """Each look-up begins before the one before it ends, so there is always one in progress."""
+    embedded = threading.Event()
+    worker: EmbeddingWorker[int] = EmbeddingWorker(lambda keys, texts: embedded.set(), 4, 100)
+    current = worker.paused()
+    current.__enter__()
+    worker.submit(1, "text")
+    for _ in range(20_000):
+        following = worker.paused()
+        following.__enter__()
+        current.__exit__(None, None, None)
+        current = following
+        if embedded.wait(0.001):
+            break
+    assert embedded.is_set()
+    current.__exit__(None, None, None)
+    worker.close()
+
+
 def test_a_look_up_goes_before_waiting_chunks(cache: LocalCache, gate: Gate) -> None:
     gate.go.set()
     cache.put(offer(KEY, [A]))
@@ -278,12 +312,78 @@ def test_a_forgotten_cache_is_collected(gate: Gate) -> None:
     assert ended() is None
 
 
+def test_a_namespace_that_is_busy_keeps_no_other_waiting(cache: LocalCache) -> None:
+    other = namespace(tenant="other")
+    cache.open(other)
+    cache.put(offer(KEY, [A]))
+    with cache._rooms[KEY].table(), ThreadPoolExecutor(1) as pool:
+
+        def work() -> int:
+            cache.put(offer(other.key, [A, B]))
+            found = cache.match(ask(other.key, [A, B])).matches
+            return len(list(cache.fetch(other.key, [m.donor.chunk_id for m in found])))
+
+        assert pool.submit(work).result(20) == 2
+
+
+def test_dropping_a_large_namespace_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, other = LocalCache(1 << 30), namespace(tenant="other")
+    for each in (NS, other):
+        cache.open(each)
+    cache.put(offer(KEY, [words(f"{i:x}") for i in range(200)]))
+    begun, go_on = threading.Event(), threading.Event()
+    dissolve = NamespaceTable.dissolve
+
+    def slow(table: NamespaceTable) -> int:
+        begun.set()
+        assert go_on.wait(20)
+        return dissolve(table)
+
+    monkeypatch.setattr(NamespaceTable, "dissolve", slow)
+    with ThreadPoolExecutor(1) as pool:
+        dropping = pool.submit(cache.drop, KEY)
+        assert begun.wait(20)
+        assert cache.stats().stored_bytes == 0
+        with pytest.raises(UnknownNamespaceError):
+            cache.match(ask(KEY, [A]))
+        cache.open(NS)  # a new one of the same name
+        for key in (KEY, other.key):
+            assert cache.put(offer(key, [A])).stored == 1
+        go_on.set()
+        assert dropping.result(20) == 200
+    assert [n.chunks for n in cache.stats().namespaces] == [1, 1]
+
+
+def test_a_namespace_dropped_between_the_steps_of_a_call_is_unknown(cache: LocalCache, gate: Gate) -> None:
+    gate.go.set()
+    cache.put(offer(KEY, [A, B]))
+    cache.flush()
+    gate.go.clear()
+    gate.entered.clear()
+    with ThreadPoolExecutor(1) as pool:
+        look_up = pool.submit(cache.match, ask(KEY, [words("z"), EDITED], threshold=0.5))
+        assert gate.entered.wait(20)
+        cache.drop(KEY)
+        gate.go.set()
+        with pytest.raises(UnknownNamespaceError):
+            look_up.result(20)
+
+
+def test_what_a_refused_put_took_of_the_budget_is_given_back(cache: LocalCache) -> None:
+    good = offer(KEY, [A])
+    spoilt = NewChunk(Span(0, 16), "a", True, b"\xff" * len(memoryview(good.chunks[0].payload)))
+    with pytest.raises(NonFiniteError):
+        cache.put(PutRequest(KEY, A, (spoilt,)))
+    assert cache._budget.used_bytes == 0
+
+
 def test_large_and_small_chunks_share_the_budget() -> None:
-    cache = LocalCache(100 * LAYOUT.token_bytes)
+    cache = LocalCache(held_bytes(100))
     cache.open(NS)
     for i, size in enumerate((1, 64, 16, 3, 100, 50, 50, 64)):
         assert cache.put(offer(KEY, [words(f"n{i}", size)])).stored == 1
-        assert cache.stats().stored_bytes <= 100 * LAYOUT.token_bytes
+        stats = cache.stats()
+        assert stats.stored_bytes + stats.index_bytes <= held_bytes(100)
 
 
 @pytest.mark.parametrize("name", ["max_bytes", "max_variants", "embed_batch", "max_waiting_embeddings"])
@@ -296,10 +396,10 @@ def test_turn_markers_are_kept_under_many_histories_but_not_without_bound() -> N
     cache = LocalCache(1 << 20)
     cache.open(namespace())
     marker = words("mk", 6)
-    for i in range(SHORT_VARIANTS + 6):
+    for i in range(MANY_VARIANTS + 6):
         cache.put(offer(namespace().key, [words(f"t{i}"), marker]))
-    kept = [i for i in range(SHORT_VARIANTS + 6) if covered(cache, [words(f"t{i}"), marker]) == 22]
-    assert kept == list(range(6, SHORT_VARIANTS + 6))
+    kept = [i for i in range(MANY_VARIANTS + 6) if covered(cache, [words(f"t{i}"), marker]) == 22]
+    assert kept == list(range(6, MANY_VARIANTS + 6))
 
 
 def covered(cache: LocalCache, chunks: list[tuple[int, ...]]) -> int:

@@ -8,7 +8,7 @@ import pytest
 
 from kvboost.index import LocalCache
 from kvboost.types import NewChunk, PutRequest, Tier
-from tests.contracts.chunks import LAYOUT, Tokens, ask, join, namespace, payload_of, spans, text_of, words
+from tests.contracts.chunks import LAYOUT, Tokens, ask, held_bytes, join, namespace, payload_of, spans, text_of, words
 
 NS = namespace()
 
@@ -36,7 +36,7 @@ def serve(cache: LocalCache, chunks: list[Tokens], offer_everything: bool) -> fl
 def test_reordering_does_not_wear_the_cache_out(offer_everything: bool) -> None:
     documents = [[words(f"{d:x}{c}", 20) for c in range(10)] for d in range(14)]
     document_bytes = sum(len(join(d)) for d in documents) * LAYOUT.token_bytes
-    cache = LocalCache(2 * document_bytes)
+    cache = LocalCache(2 * held_bytes(*(len(chunk) for document in documents for chunk in document)))
     cache.open(NS)
     rng = random.Random(7)
     system = words("sys", 24)

@@ -5,7 +5,7 @@ import torch
 
 from kvboost.policy import ReusePolicy
 from kvboost.types import Tier
-from tests.boosting import boosted, document, new_cache, prompt, reused, settle, step_logits, warm
+from tests.boosting import boosted, document, new_cache, prompt, reused, settle, step_logits, stored_donors, warm
 from tests.tiny_models import ROPE_SCALING, SLIDING, SUPPORTED, TRAPS, tiny_model
 
 FIRST = prompt(document(1), document(2))
@@ -116,8 +116,7 @@ def test_a_missing_middle_is_computed_and_the_rest_stays_lossless():
         warm(model, LONGER)
         engine = settle(model)
         key = engine.preparer.namespace.key
-        table = cache._tables[key]
-        starts = sorted((table._entries[i].donor.start, i) for i in table.chunk_ids)
+        starts = sorted((donor.start, donor.chunk_id) for donor in stored_donors(cache, model))
         cache.evict(key, [starts[2][1], starts[5][1]])
         assert_lossless(model, LONGER, 150)
         computed = [s for s in model.last_reuse.spans if s.tier is Tier.COMPUTED]
@@ -130,8 +129,7 @@ def test_a_missing_middle_ends_reuse_of_models_that_passed_no_gate(arch):
     with boosted(arch, cache=cache) as model:
         warm(model, LONGER)
         key = settle(model).preparer.namespace.key
-        table = cache._tables[key]
-        starts = sorted((table._entries[i].donor.start, i) for i in table.chunk_ids)
+        starts = sorted((donor.start, donor.chunk_id) for donor in stored_donors(cache, model))
         cache.evict(key, [starts[2][1]])
         assert_lossless(model, LONGER, 20)
         assert reused(model, Tier.PREFIX) == starts[2][0]

@@ -13,6 +13,7 @@ from tests.boosting import (
     prompt,
     reused,
     settle,
+    stored_donors,
     warm,
 )
 from tests.faulty_cache import FaultyCache
@@ -64,8 +65,7 @@ def test_a_document_met_in_many_orders_is_stored_a_bounded_number_of_times():
         for order in orders * 2:
             warm(model, prompt(*(documents[i] for i in order)))
             sizes.append(cache.stats().namespaces[0].chunks)
-        table = cache._tables[model.kvboost_engine.preparer.namespace.key]
-        contents = [tuple(table._entries[i].donor.token_ids) for i in table.chunk_ids]
+        contents = [donor.token_ids for donor in stored_donors(cache, model)]
         assert max(contents.count(content) for content in contents) <= 2
         assert sizes[-1] <= sizes[len(orders) - 1] + 2
 
@@ -75,9 +75,9 @@ def test_repeated_moves_start_from_the_stored_keys():
     cache = new_cache()
     with boosted(cache=cache, policy=ROTATE_ONLY) as model:
         warm(model, prompt(A, B, C))
-        table = cache._tables[model.kvboost_engine.preparer.namespace.key]
         key = model.kvboost_engine.preparer.namespace.key
-        before = {kv.chunk_id: bytes(kv.payload) for kv in cache.fetch(key, table.chunk_ids)}
+        ids = [donor.chunk_id for donor in stored_donors(cache, model)]
+        before = {kv.chunk_id: bytes(kv.payload) for kv in cache.fetch(key, ids)}
         for order in ((B, C, A), (C, A, B), (A, C, B)):
             warm(model, prompt(*order))
         after = {kv.chunk_id: bytes(kv.payload) for kv in cache.fetch(key, list(before))}
@@ -100,6 +100,7 @@ def test_a_cache_that_the_caller_gets_may_be_changed_while_its_chunks_are_still_
                         layer.values.zero_()
             settle(model)
             key = engine.preparer.namespace.key
-            stored.append(sorted(bytes(kv.payload) for kv in cache.fetch(key, cache._tables[key].chunk_ids)))
+            chunk_ids = [donor.chunk_id for donor in stored_donors(cache, model)]
+            stored.append(sorted(bytes(kv.payload) for kv in cache.fetch(key, chunk_ids)))
     assert stored[0]
     assert stored[0] == stored[1]

@@ -20,7 +20,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from kvboost.client import CacheClient
 from kvboost.errors import CacheUnavailableError, TruncatedStreamError, UnknownNamespaceError
 from kvboost.types import KVLayout, NewChunk, PutReceipt, PutRequest, Span
-from tests.contracts.chunks import ask, namespace, offer, shape, words
+from tests.contracts.chunks import ask, finite, namespace, offer, shape, words
 from tests.servers import RunningServer, cache_server
 
 NS = namespace()
@@ -50,7 +50,7 @@ def put_large(client: CacheClient, count: int) -> list[int]:
     """Store ``count`` chunks of 40 MiB; return their ids."""
     client.open(LARGE)
     docs = [words(f"l{i}", 32) for i in range(count)]
-    payload = os.urandom(LARGE_BYTES)
+    payload = finite(os.urandom(LARGE_BYTES))
     tokens = tuple(t for doc in docs for t in doc)
     chunks = tuple(NewChunk(Span(32 * i, 32 * i + 32), "large", True, payload) for i in range(count))
     assert client.put(PutRequest(LARGE.key, tokens, chunks)) == PutReceipt(stored=count)

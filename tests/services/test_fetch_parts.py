@@ -20,7 +20,7 @@ from kvboost.services.grpc_server import start_server
 from kvboost.types import CacheInfo, ChunkKV, KVLayout, NewChunk, PutRequest, Span
 from kvboost.wire.address import parse_address
 from kvboost.wire.frames import FRAME_BYTES, Frame, split_parts
-from tests.contracts.chunks import ask, namespace, words
+from tests.contracts.chunks import ask, finite, namespace, words
 
 LAYERS = 4
 LAYOUT = KVLayout(LAYERS, 8, 64, 64, "float32")
@@ -46,7 +46,7 @@ def client(tmp_path: Path) -> Iterator[CacheClient]:
 @pytest.fixture
 def stored(client: CacheClient) -> dict[int, bytes]:
     docs = [words(f"p{n}", n) for n in TOKENS]
-    payloads = [os.urandom(n * LAYOUT.token_bytes) for n in TOKENS]
+    payloads = [finite(os.urandom(n * LAYOUT.token_bytes)) for n in TOKENS]
     ends = np.cumsum(TOKENS).tolist()
     chunks = [NewChunk(Span(e - n, e), "x", True, p) for n, e, p in zip(TOKENS, ends, payloads, strict=True)]
     client.put(PutRequest(KEY, tuple(t for doc in docs for t in doc), tuple(chunks)))

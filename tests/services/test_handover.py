@@ -15,7 +15,7 @@ import pytest
 from kvboost.client import CacheClient
 from kvboost.errors import CacheUnavailableError
 from kvboost.types import Handover, KVLayout, NewChunk, PutReceipt, PutRequest, Span
-from tests.contracts.chunks import ask, namespace, words
+from tests.contracts.chunks import ask, finite, namespace, words
 from tests.servers import RunningServer, cache_server
 
 WIDE = KVLayout(8, 4, 64, 64, "float32")
@@ -39,7 +39,7 @@ def document(name: str, chunks: int, tokens: int = 64) -> list[tuple[int, ...]]:
 def put(client: CacheClient, doc: list[tuple[int, ...]], key: str = KEY) -> dict[int, bytes]:
     """Store random bytes for every chunk of a document; return them by chunk id, without any that has
     left for another already."""
-    payloads = [os.urandom(len(tokens) * WIDE.token_bytes) for tokens in doc]
+    payloads = [finite(os.urandom(len(tokens) * WIDE.token_bytes)) for tokens in doc]
     ends = [sum(map(len, doc[: i + 1])) for i in range(len(doc))]
     chunks = tuple(
         NewChunk(Span(end - len(tokens), end), f"text {end}", True, payload)

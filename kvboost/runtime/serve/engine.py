@@ -28,6 +28,7 @@ from kvboost.runtime.control.controller import Controller
 from kvboost.runtime.kv.harvest import new_chunks
 from kvboost.runtime.kv.slab import SlabCache
 from kvboost.runtime.model.fingerprint import adapter_key
+from kvboost.runtime.model.support import APPROXIMATE
 from kvboost.runtime.plan.plan import Plan
 from kvboost.runtime.prepare.prepare import Preparer
 from kvboost.runtime.prepare.prepared import Prepared, Stages
@@ -260,7 +261,8 @@ class Engine:
                 preparer.continued.keep(self.namespace.key, ids[:count], keys, values, plan)
             if not (keep or harvest.non_finite):  # memory that holds such numbers goes to nobody
                 preparer.slabs.give(cache)
-            return PutRequest(namespace or self.namespace.key, tuple(ids[:count]), harvest.chunks)
+            prefix_only = APPROXIMATE.isdisjoint(self.support.tiers & set(preparer.policy.tiers))
+            return PutRequest(namespace or self.namespace.key, tuple(ids[:count]), harvest.chunks, prefix_only)
 
         return self.writer.submit(build, at_once, ids[: plan.num_tokens])
 
