@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import threading
-import types
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -27,10 +25,9 @@ from kvboost.runtime.model.fingerprint import namespace_of
 from kvboost.runtime.model.support import examine
 from kvboost.runtime.prepare.prepare import Preparer
 from kvboost.runtime.prepare.startup_check import pass_startup_check
+from kvboost.runtime.serve.attached import ENGINE, attach, detach
 from kvboost.runtime.serve.engine import Engine
 from kvboost.types import Handover
-
-_ENGINE = "kvboost_engine"
 
 
 def boost(
@@ -46,6 +43,10 @@ def boost(
     """Give ``model.generate()`` a chunk cache; arguments and results stay what they were.
 
     After each call ``model.last_reuse`` (a :class:`~kvboost.reuse.ReuseReport`) tells what was reused.
+
+    Copies of the model, by ``copy.deepcopy``, ``pickle`` or ``torch.save``, are plain models: boost them on their own.
+    So is the model itself in a forked child, which is told once and served by full prefill; boost it in the child, or
+    start processes with the spawn method.
 
     Parameters
     ----------
@@ -79,7 +80,7 @@ def boost(
     CacheUnavailableError
         If the cache server does not answer.
     """
-    if hasattr(model, _ENGINE):
+    if hasattr(model, ENGINE):
         raise InputError("the model is boosted already; call kvboost.unboost(model) first")
     settings = config if isinstance(config, Config) else load(config).config
     chosen = segmenter or build_segmenter(settings.segment, settings.embedder, tokenizer)
@@ -109,15 +110,7 @@ def boost(
     preparer = Preparer(
         model, tokenizer, chosen, store, namespace, support, rules, threading.Lock(), costs, slabs, continued
     )
-    engine = Engine(preparer, model.generate, owns, settings.client.request_timeout_s)
-
-    def generate(self: PreTrainedModel, inputs: Any = None, *args: Any, **kwargs: Any) -> Any:
-        result, self.last_reuse = engine.generate(inputs, *args, **kwargs)
-        return result
-
-    setattr(model, _ENGINE, engine)
-    model.last_reuse = None
-    model.generate = types.MethodType(generate, model)
+    attach(model, Engine(preparer, model.generate, owns, settings.client.request_timeout_s))
     return model
 
 
@@ -125,8 +118,7 @@ def unboost(model: PreTrainedModel) -> PreTrainedModel:
     """Undo :func:`boost`: store what is pending, restore ``generate()`` and the attention. Returns the model."""
     engine_of(model).close()
     use_own(model)
-    for name in (_ENGINE, "generate", "last_reuse"):
-        delattr(model, name)
+    detach(model)
     return model
 
 
@@ -138,7 +130,7 @@ def engine_of(model: PreTrainedModel) -> Engine:
     InputError
         If the model is not boosted.
     """
-    engine = getattr(model, _ENGINE, None)
+    engine = getattr(model, ENGINE, None)
     if not isinstance(engine, Engine):
         raise InputError("the model is not boosted; call kvboost.boost(model, tokenizer) first")
     return engine

@@ -1,5 +1,7 @@
 """What boost() and generate() refuse, each in one sentence, and what is just within bounds."""
 
+from functools import partial
+
 import pytest
 import torch
 from transformers import PreTrainedTokenizer
@@ -108,22 +110,56 @@ def test_a_threshold_outside_0_to_1_is_refused():
         ReusePolicy(threshold=1.2)
 
 
+def outcome(generate, *args, **kwargs):
+    """Return what a call gives, or the error that it raises."""
+    try:
+        return generate(*args, **kwargs).tolist()
+    except Exception as error:  # noqa: BLE001 - which one is what is compared
+        return type(error), str(error)
+
+
 @pytest.mark.parametrize(
     "inputs",
     [
+        None,
+        torch.tensor([1, 2, 3]),
         torch.empty((1, 0), dtype=torch.long),
         torch.empty((0, 4), dtype=torch.long),
-        torch.tensor([1, 2, 3]),
-        None,
+        torch.ones((1, 2, 2), dtype=torch.long),
+        torch.ones((1, 4)),
+        torch.tensor([[5, -1, 6]]),
+        [[1, 2, 3]],
+        torch.full((1, 4), 7, dtype=torch.int32),
     ],
-    ids=["no tokens", "no rows", "one dimension", "nothing"],
+    ids=[
+        "nothing",
+        "one dimension",
+        "no tokens",
+        "no rows",
+        "three dimensions",
+        "no integers",
+        "below 0",
+        "a list",
+        "int32",
+    ],
 )
-def test_an_empty_prompt_is_refused(inputs):
-    with boosted() as model, pytest.raises(PromptError, match="input_ids"):
-        model.generate(inputs, **GREEDY)
+def test_odd_inputs_go_as_with_the_plain_model(inputs):
+    with boosted() as model:
+        assert outcome(model.generate, inputs, **GREEDY) == outcome(partial(plain, model), inputs, **GREEDY)
 
 
-def test_a_prompt_of_the_context_length_is_served_and_a_longer_one_refused():
+@pytest.mark.parametrize("first", [True, False])
+def test_a_row_that_is_all_padding_fails_no_other(first):
+    ids = torch.stack([random_ids(40)[0], torch.zeros(40, dtype=torch.long)])
+    ids = ids.flip(0) if first else ids
+    mask = (ids != 0).long()
+    with boosted() as model:
+        expected = plain(model, ids, attention_mask=mask, **GREEDY)
+        assert torch.equal(model.generate(ids, attention_mask=mask, **GREEDY), expected)
+        assert model.last_reuse.declined == ("a row of the batch is all padding",)
+
+
+def test_a_prompt_of_the_context_length_is_served_and_a_longer_one_left_to_the_model():
     with boosted() as model:
         ids = random_ids(MAX_POSITION + 1)
         full = ids[:, :MAX_POSITION]
@@ -131,8 +167,9 @@ def test_a_prompt_of_the_context_length_is_served_and_a_longer_one_refused():
             assert torch.equal(model.generate(full, **GREEDY), plain(model, full, **GREEDY))
             settle(model)
         assert reused(model, Tier.PREFIX) == MAX_POSITION - 1
-        with pytest.raises(PromptError, match=f"{MAX_POSITION + 1} tokens.*holds {MAX_POSITION}"):
-            model.generate(ids, **GREEDY)
+        assert torch.equal(model.generate(ids, **GREEDY), plain(model, ids, **GREEDY))
+        (reason,) = model.last_reuse.declined
+        assert reason == f"the prompt has {MAX_POSITION + 1} tokens, the model's context holds {MAX_POSITION}"
 
 
 def test_a_prompt_of_one_token():

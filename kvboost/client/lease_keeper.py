@@ -9,6 +9,7 @@ import time
 from kvboost.client.lease import Lease, LeaseRefusedError, Opener
 from kvboost.deadline import remaining_s
 from kvboost.errors import CacheUnavailableError
+from kvboost.origin import Origin
 
 _log = logging.getLogger(__name__)
 
@@ -30,6 +31,7 @@ class LeaseKeeper:
 
     def __init__(self, opener: Opener, wanted: bool) -> None:
         self._opener = opener
+        self._origin = Origin()
         self._wanted = wanted
         self._lock = threading.Lock()
         self._lease: Lease | None = None
@@ -37,7 +39,7 @@ class LeaseKeeper:
 
     def current(self) -> Lease | None:
         """Return a lease that lasts, or None: then frames are the way."""
-        if not self._wanted:
+        if not self._wanted or self._origin.refusal("the lease"):
             return None
         with self._lock:
             lease = self._lease
@@ -60,7 +62,9 @@ class LeaseKeeper:
         _log.debug("shared memory failed, frames instead: %s", why)
 
     def close(self) -> None:
-        """End the lease."""
+        """End the lease; in a forked child it is left to its parent."""
+        if self._origin.refusal("the lease"):
+            return
         with self._lock:
             self._wanted = False
             lease, self._lease = self._lease, None

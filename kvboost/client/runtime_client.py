@@ -23,6 +23,7 @@ from kvboost.client.runtime_types import Answer, ChatMessage, Finish, RuntimeInf
 from kvboost.client.transport import CHANNEL_OPTIONS
 from kvboost.documents import DocumentOrder
 from kvboost.errors import InputError, RuntimeUnavailableError
+from kvboost.origin import Origin
 from kvboost.sampling import Sampling
 from kvboost.texts import check_text
 from kvboost.v1 import runtime_pb2 as pb
@@ -91,6 +92,7 @@ class RuntimeClient:
         self.address = str(parse_address(address))
         self._timeout_s = timeout_s
         self._closed = False
+        self._origin = Origin()
         self._channel = traced_channel(grpc.insecure_channel(self.address, options=(*CHANNEL_OPTIONS, _ANY_ANSWER)))
         stub: Any = pb_grpc.RuntimeServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._describe: Callable[..., pb.DescribeRuntimeResponse] = stub.Describe
@@ -221,11 +223,14 @@ class RuntimeClient:
     def close(self) -> None:
         """Close the connection; an answer under way ends, a later call fails."""
         self._closed = True
-        self._channel.close()
+        if not self._origin.refusal("the channel"):
+            self._channel.close()
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
-        """Turn what gRPC raises into typed errors."""
+        """Turn what gRPC raises into typed errors; a forked child is told at once, where gRPC would wait for ever."""
+        if refusal := self._origin.refusal(f"the client of {self.address}"):
+            raise RuntimeUnavailableError(refusal)
         try:
             yield
         except grpc.RpcError as failure:

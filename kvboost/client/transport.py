@@ -10,6 +10,7 @@ import grpc
 
 from kvboost.deadline import remaining_s
 from kvboost.errors import CacheUnavailableError
+from kvboost.origin import Origin
 from kvboost.v1 import cache_pb2 as pb
 from kvboost.v1 import cache_pb2_grpc as pb_grpc
 from kvboost.wire import frames
@@ -43,6 +44,7 @@ class Transport:
     def __init__(self, address: str) -> None:
         self.address = str(parse_address(address))
         self._closed = False
+        self._origin = Origin()
         self._channel = traced_channel(grpc.insecure_channel(self.address, options=CHANNEL_OPTIONS))
         stub: Any = pb_grpc.CacheServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._describe: Callable[..., pb.DescribeResponse] = stub.Describe
@@ -101,9 +103,10 @@ class Transport:
         return self._call(self._put, parts, timeout_s)
 
     def close(self) -> None:
-        """Close the channel; a call under way ends, a later one fails."""
+        """Close the channel; a call under way ends, a later one fails. In a forked child it is left to its parent."""
         self._closed = True
-        self._channel.close()
+        if not self._origin.refusal("the channel"):
+            self._channel.close()
 
     def _call(self, method: Callable[..., T], request: object, timeout_s: float) -> T:
         with self._failures():
@@ -118,7 +121,9 @@ class Transport:
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
-        """Turn what gRPC raises into typed errors."""
+        """Turn what gRPC raises into typed errors; a forked child is told at once, where gRPC would wait for ever."""
+        if refusal := self._origin.refusal(f"the client of {self.address}"):
+            raise CacheUnavailableError(refusal)
         try:
             yield
         except grpc.RpcError as failure:

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from kvboost.errors import PromptError
 from kvboost.policy import ReusePolicy
 from kvboost.types import Tier
 from tests.boosting import boosted, document, new_cache, plain, prompt, reused, step_logits, warm
@@ -179,10 +178,3 @@ def test_without_a_mask_end_tokens_are_no_padding_where_both_are_one(model):
         assert torch.equal(model.generate(ids, **EXACT), plain(model, ids, **EXACT))
         assert model.last_reuse.declined == ()
     assert reused(model, Tier.PREFIX) == ids.shape[1] - 1
-
-
-def test_a_row_without_any_token_is_refused(model):
-    ids, mask = batch("long", "short")
-    mask[1] = 0
-    with pytest.raises(PromptError, match="at least one token"):
-        model.generate(ids, attention_mask=mask, **EXACT)

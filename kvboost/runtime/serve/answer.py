@@ -41,13 +41,7 @@ def generate_answer(
     *,
     skip_cache: bool = False,
 ) -> GeneratedAnswer:
-    """Answer a prompt of ``N`` tokens; with ``skip_cache`` by the plain model.
-
-    Raises
-    ------
-    PromptError
-        If the prompt is empty or longer than the model's context.
-    """
+    """Answer a prompt of ``N`` tokens, at least one; with ``skip_cache`` by the plain model."""
     inputs = torch.tensor([list(token_ids)], device=engine.model.device)
     arguments = generation_arguments(engine.model, sampling) | {
         "attention_mask": torch.ones_like(inputs),

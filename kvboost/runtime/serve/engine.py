@@ -8,6 +8,7 @@ that one forward pass to them. Rows of a batch are prepared one by one and joine
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -19,7 +20,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from kvboost.deadline import within
-from kvboost.errors import KVBoostError, LateFetchError
+from kvboost.errors import FallbackWarning, KVBoostError, LateFetchError
+from kvboost.origin import Origin
 from kvboost.policy import ReusePolicy
 from kvboost.reuse import ReuseReport
 from kvboost.runtime.audit.audit import Audit
@@ -38,7 +40,7 @@ from kvboost.runtime.serve.finish import Finisher, Passes
 from kvboost.runtime.serve.gather import Gatherer
 from kvboost.runtime.serve.guided import BrokenLogitsError, Guide, GuidedGenerate
 from kvboost.runtime.serve.joined import joined
-from kvboost.runtime.serve.request import Declined, PromptRow, Request, read_request
+from kvboost.runtime.serve.request import Declined, PromptRow, Request, prompt_tokens, read_request
 from kvboost.runtime.serve.writer import Writer
 from kvboost.types import PutReceipt, PutRequest, Tier
 
@@ -77,6 +79,7 @@ class Engine:
         self.writer = Writer(preparer.cache, self.counters)
         self.gatherer = Gatherer(preparer, self.writer, request_timeout_s)
         self._owns_cache = owns_cache
+        self._origin = Origin()
         self._generate = GuidedGenerate(preparer.model, plain_generate)
         self._adapter = adapter_key(preparer.model)
         model = preparer.model
@@ -89,12 +92,13 @@ class Engine:
     ) -> tuple[Any, ReuseReport]:
         """Run ``generate()`` with reuse; return its result and the report.
 
-        Raises
-        ------
-        PromptError
-            If the prompt is empty or longer than the model's context.
+        Raises what the model's own ``generate()`` raises.
         """
         call = Call(inputs, named_arguments(args, kwargs), policy, time.perf_counter())
+        if refusal := self._origin.refusal("what boost() put on the model"):
+            # Not even a counter: its lock may have been held at the time.
+            warnings.warn(f"full prefill instead of reuse: {refusal}", FallbackWarning, stacklevel=4)
+            return self._decline(Declined(refusal, prompt_tokens(inputs, call.arguments)), call)
         request = read_request(self.model, inputs, call.arguments)
         lengths = [len(row.token_ids) for row in request.rows] if isinstance(request, Request) else []
         if isinstance(request, Request) and (obstacle := self.obstacle(max(lengths))):
@@ -116,14 +120,21 @@ class Engine:
     def close(self) -> None:
         """Put what is pending, take the hooks off the model, and close the cache if it is the engine's own.
 
-        Waits for a running audit.
+        Waits for a running audit. In a forked child only the hooks come off: all else is its parent's.
         """
+        self._generate.remove()
+        if self._origin.refusal("the engine"):
+            return
         self.audit.close()
         self.writer.close()
         self.preparer.hands.close()
         if self._owns_cache:
             self.cache.close()
-        self._generate.remove()
+
+    @property
+    def hook_ids(self) -> frozenset[int]:
+        """The keys of the engine's hooks on the model."""
+        return self._generate.hook_ids
 
     def obstacle(self, tokens: int) -> str:
         """Name why nothing can be reused or stored for a prompt of so many tokens, or return an empty string."""

@@ -97,7 +97,7 @@ class GuidedGenerate:
         self._model = model
         self._plain_generate = plain_generate
         self._first = _FirstPass()
-        self.hooks = (
+        self._hooks = (
             model.register_forward_pre_hook(self._before_forward, with_kwargs=True),
             model.register_forward_hook(self._after_forward),
         )
@@ -124,8 +124,13 @@ class GuidedGenerate:
 
     def remove(self) -> None:
         """Take the hooks off the model."""
-        for hook in self.hooks:
+        for hook in self._hooks:
             hook.remove()
+
+    @property
+    def hook_ids(self) -> frozenset[int]:
+        """The keys of the hooks on the model."""
+        return frozenset(hook.id for hook in self._hooks)
 
     def _before_forward(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
-from kvboost.errors import PromptError
-
 # Arguments that need K/V or inputs which this runtime does not prepare.
 _FOREIGN = (
     "cache", "past_key_values", "cache_params", "inputs_embeds", "encoder_outputs", "position_ids", "token_type_ids",
@@ -63,25 +61,19 @@ class Declined:
 
 
 def read_request(model: PreTrainedModel, inputs: Tensor | None, arguments: Mapping[str, Any]) -> Request | Declined:
-    """Read the arguments of a call to ``generate()``.
-
-    Raises
-    ------
-    PromptError
-        If the prompt is empty or longer than the model's context.
-    """
-    ids = inputs if inputs is not None else arguments.get("input_ids")
+    """Read the arguments of a call to ``generate()``; what reuse cannot serve, the model itself answers or refuses."""
+    ids = _ids(inputs, arguments)
+    tokens = prompt_tokens(inputs, arguments)
     foreign = next((name for name in _FOREIGN if arguments.get(name) is not None), None)
     if foreign is not None:
-        return Declined(f"the call brings its own {foreign}", 0 if ids is None else int(ids.numel()))
-    if not isinstance(ids, torch.Tensor) or ids.dim() != 2 or ids.numel() == 0:
-        raise PromptError("input_ids must be a tensor [batch, tokens] with at least one token; the prompt is empty")
+        return Declined(f"the call brings its own {foreign}", tokens)
+    if not _are_prompts(ids):
+        return Declined("input_ids are not a tensor [batch, tokens] of token ids, with at least one token", tokens)
     settings = _Settings(model, arguments)
-    reason = settings.obstacle()
-    rows = _rows(model, ids, arguments.get("attention_mask"), settings)
-    if reason or rows is None:
-        return Declined(reason or "the attention mask is not plain left padding", int(ids.numel()))
-    _check_lengths(model, rows)
+    rows = _rows(ids, arguments.get("attention_mask"), settings)
+    reason = settings.obstacle() or (rows if isinstance(rows, str) else _too_long(model, rows))
+    if reason or isinstance(rows, str):
+        return Declined(reason, tokens)
     beams = int(settings.get("num_beams") or 1)
     return Request(
         rows=rows,
@@ -90,6 +82,22 @@ def read_request(model: PreTrainedModel, inputs: Tensor | None, arguments: Mappi
         new_tokens=min(settings.new_tokens(ids.shape[1]), MOST_NEW_TOKENS),
         returns_dict=bool(settings.get("return_dict_in_generate")),
     )
+
+
+def prompt_tokens(inputs: Tensor | None, arguments: Mapping[str, Any]) -> int:
+    """Return how many token ids a call brings, padding included."""
+    ids = _ids(inputs, arguments)
+    return ids.numel() if isinstance(ids, torch.Tensor) else 0
+
+
+def _ids(inputs: Tensor | None, arguments: Mapping[str, Any]) -> Any:
+    return inputs if inputs is not None else arguments.get("input_ids")
+
+
+def _are_prompts(ids: Any) -> bool:
+    if not isinstance(ids, torch.Tensor) or ids.dim() != 2 or ids.numel() == 0:
+        return False
+    return ids.dtype in (torch.long, torch.int) and bool((ids >= 0).all())
 
 
 class _Settings:
@@ -128,21 +136,20 @@ class _Settings:
         return max(int(max_length) - prompt_length, 1) if max_length else _DEFAULT_NEW_TOKENS
 
 
-def _rows(
-    model: PreTrainedModel, ids: Tensor, mask: Tensor | None, settings: _Settings
-) -> tuple[PromptRow, ...] | None:
-    """Return the prompts without padding, or None if the mask is more than left padding."""
+def _rows(ids: Tensor, mask: Any, settings: _Settings) -> tuple[PromptRow, ...] | str:
+    """Return the prompts without padding, or why the mask rules that out."""
+    unfit = "the attention mask is not plain left padding"
     if mask is None:
         mask = _inferred_mask(ids, settings)
-    if mask.dim() != 2 or mask.shape != ids.shape:
-        return None
+    if not isinstance(mask, torch.Tensor) or mask.shape != ids.shape:
+        return unfit
     rows = []
     for row_ids, row_mask in zip(ids.tolist(), mask.bool().tolist(), strict=True):
         padding = row_mask.index(True) if True in row_mask else len(row_mask)
         if padding == len(row_ids):
-            raise PromptError("every prompt of the batch must have at least one token that is not padding")
+            return "a row of the batch is all padding"
         if not all(row_mask[padding:]):
-            return None
+            return unfit
         rows.append(PromptRow(tuple(row_ids[padding:]), padding))
     return tuple(rows)
 
@@ -156,8 +163,10 @@ def _inferred_mask(ids: Tensor, settings: _Settings) -> Tensor:
     return ids.ne(int(pad)).long()
 
 
-def _check_lengths(model: PreTrainedModel, rows: tuple[PromptRow, ...]) -> None:
+def _too_long(model: PreTrainedModel, rows: tuple[PromptRow, ...]) -> str:
+    """Return why a prompt beyond the model's context is declined, or an empty string."""
     limit = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
     longest = max(len(row.token_ids) for row in rows)
-    if limit is not None and longest > limit:
-        raise PromptError(f"the prompt has {longest} tokens, the model's context holds {limit}; shorten the prompt")
+    if limit is None or longest <= limit:
+        return ""
+    return f"the prompt has {longest} tokens, the model's context holds {limit}"
