@@ -139,7 +139,7 @@ class Bench:
     def namespace(self) -> str:
         """Return the key that the model's K/V are filed under."""
         with self.session() as session:
-            return session.engine.preparer.namespace.key
+            return session.engine.namespace.key
 
     @contextmanager
     def session(self, segment: SegmentConfig | None = None, model: PreTrainedModel | None = None) -> Iterator[Session]:

@@ -54,7 +54,7 @@ class GroupRun:
         self._plain = plain
         self._transports = transports
         self._rng = rng
-        self._token_bytes = served.engines["in_process"].preparer.support.layout.token_bytes
+        self._token_bytes = served.engines["in_process"].support.layout.token_bytes
         self._memcpy = Memcpy(self._token_bytes * max(len(case.prompt) for case in group.cases))
         self.timed: dict[Key, list[Timed]] = defaultdict(list)
         self.seconds: dict[Key, list[float]] = defaultdict(list)

@@ -102,7 +102,7 @@ class _Copy:
     """Copies, and rotates, the K/V of a number of tokens."""
 
     def __init__(self, served: Served, most_tokens: int) -> None:
-        support = served.engines["in_process"].preparer.support
+        support = served.engines["in_process"].support
         self._layout = support.layout
         self._rope = next(rope for rope in support.ropes if rope is not None)
         self._memcpy = Memcpy(support.layout.token_bytes * most_tokens * 2)

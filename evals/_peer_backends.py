@@ -173,7 +173,7 @@ class Ours(Plain):
 
     def reset(self) -> None:
         """Forget all prompts."""
-        namespace = self._engine.preparer.namespace
+        namespace = self._engine.namespace
         self.settle()
         self._cache.drop(namespace.key)
         self._cache.open(namespace)

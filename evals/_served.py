@@ -83,7 +83,7 @@ class Served:
 
     def forget(self) -> None:
         """Empty all caches."""
-        namespace = self._writer.preparer.namespace
+        namespace = self._writer.namespace
         for cache in (self._local, self._remote):
             if cache is not None:
                 cache.drop(namespace.key)

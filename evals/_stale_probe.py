@@ -75,9 +75,10 @@ class Prober:
     @torch.no_grad()
     def ask(self, item: Item) -> list[Reply]:
         """Serve the old version with a neutral question into an empty cache, then ask about the new one."""
-        preparer = self._session.engine.preparer
-        preparer.cache.drop(preparer.namespace.key)
-        preparer.cache.open(preparer.namespace)
+        engine = self._session.engine
+        preparer = engine.preparer
+        engine.cache.drop(engine.namespace.key)
+        engine.cache.open(engine.namespace)
         old = self._ids(item.old_document, FIRST_QUESTION[item.language])
         new = self._ids(item.new_document, item.question)
         self._session.store(old)
@@ -142,16 +143,16 @@ class Prober:
         return ids
 
     def _nominated(self, ids: Sequence[int], edit_at: int) -> bool:
-        preparer = self._session.engine.preparer
+        engine = self._session.engine
         policy = next(case.policy for case in self._cases if Tier.SIMILAR in case.policy.tiers)
         query = MatchQuery(
-            namespace=preparer.namespace.key,
+            namespace=engine.namespace.key,
             token_ids=tuple(ids),
-            chunks=preparer.segmenter.segment(ids).chunks,
+            chunks=engine.preparer.segmenter.segment(ids).chunks,
             threshold=policy.threshold,
             max_nominees=policy.max_nominees,
         )
-        matches = preparer.cache.match(query).matches
+        matches = engine.cache.match(query).matches
         return any(m.tier is Tier.SIMILAR and m.target.start <= edit_at < m.target.end for m in matches)
 
 
@@ -162,7 +163,7 @@ def _parting(left: Sequence[int], right: Sequence[int]) -> int:
 
 def _joined(engine: Engine, caches: Sequence[SlabCache], tokens: int, spare: int) -> SlabCache:
     """Return one cache with a row for each of ``caches``: all prompt tokens but the last, and room for ``spare``."""
-    layout = engine.preparer.support.layout
+    layout = engine.support.layout
     capacity = tokens + spare + HEAD_ROOM_TOKENS
     joined = SlabCache(layout, capacity, engine.model.device, len(caches))
     for row, cache in enumerate(caches):

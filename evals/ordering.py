@@ -142,8 +142,8 @@ def _order(bench: Bench, session: Session, asked: Asked) -> tuple[int, ...]:
     text = prompt_text(bench.tokenizer, asked.texts, asked.question)
     special = bench.tokenizer.chat_template is None
     before, documents = document_token_ids(bench.tokenizer, text, asked.texts, add_special_tokens=special)
-    preparer = session.engine.preparer
-    return order_documents(preparer.cache, preparer.namespace.key, before, documents).indices
+    engine = session.engine
+    return order_documents(engine.cache, engine.namespace.key, before, documents).indices
 
 
 def _token_ids(bench: Bench, texts: Sequence[str], question: str) -> list[int]:

@@ -9,7 +9,7 @@ import torch
 
 from kvboost.errors import CacheUnavailableError, FallbackWarning, StoringError
 from kvboost.runtime.control.counters import ReuseCounters
-from kvboost.runtime.serve.writer import Writer
+from kvboost.runtime.serve.writer import MOST_WAITING, Writer
 from kvboost.types import NewChunk, PutReceipt, PutRequest, Span
 
 
@@ -50,6 +50,53 @@ def test_requests_are_put_in_order(parts):
     writer.flush()
     assert cache.seen == list(range(1, 9))
     assert counters.snapshot()["stored_chunks"] == 8
+
+
+def test_puts_do_not_pile_up_behind_a_cache_that_hangs(parts):
+    writer, cache, counters = parts
+    jobs = [writer.submit(lambda: request(0))]
+    jobs += [writer.submit(lambda number=number: request(number)) for number in range(1, MOST_WAITING + 6)]
+    dropped = jobs[MOST_WAITING:]
+    assert all("does not keep up" in str(job.exception(10)) for job in dropped)
+    assert counters.snapshot()["puts_dropped"] == len(dropped) == 6
+    cache.gate.set()
+    writer.flush()
+    assert cache.seen == list(range(MOST_WAITING))
+
+
+def test_nothing_is_cut_out_for_a_cache_that_is_left_alone(parts):
+    writer, cache, counters = parts
+    cache.fault = "it did not answer"
+    built = []
+    job = writer.submit(lambda: built.append(1), at_once=True)
+    with pytest.raises(CacheUnavailableError, match="did not answer"):
+        job.result(10)
+    assert built == []
+    writer.flush()  # nothing more to be warned of: the requests tell of such a cache themselves
+    assert counters.snapshot() == {"puts_dropped": 1}
+
+
+def test_a_prompt_waits_for_those_that_it_goes_on_from(parts):
+    writer, cache, _ = parts
+    own, other = list(range(40)), list(range(100, 140))
+    writer.submit(lambda: request(0), prompt=own)
+    started, ended = threading.Event(), threading.Event()
+
+    def wait(token_ids):
+        started.set()
+        writer.await_turn(token_ids, 60.0)
+        ended.set()
+
+    writer.await_turn([*other, 7], 60.0)  # returns, while the put hangs
+    writer.await_turn(own[:20], 60.0)
+    # The last tokens of the prompt before were cut in another way when an answer followed them.
+    thread = threading.Thread(target=wait, args=([*own[:-3], 500, 501, 502],))
+    thread.start()
+    assert started.wait(10.0)
+    assert not ended.is_set()
+    cache.gate.set()
+    thread.join(60.0)
+    assert ended.is_set()
 
 
 def test_submitting_does_not_wait(parts):
