@@ -62,7 +62,7 @@ def test_weights_and_logits_are_those_of_an_eager_forward(arch, attention):
 
 def test_what_a_token_carries_is_its_attention_times_the_norm_of_its_value():
     recorder = AttentionRecorder(torch.zeros(4))
-    weights = torch.rand(2, 6, 4, generator=torch.Generator().manual_seed(0))
+    weights = torch.rand(2, 4, generator=torch.Generator().manual_seed(0))
     values = torch.eye(4).repeat(2, 1, 1) * torch.tensor([1.0, 1.0, 2.0, 4.0])[:, None]
     recorder.add(weights, values)
     recorder.add(weights, values.half())

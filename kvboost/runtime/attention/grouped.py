@@ -138,7 +138,8 @@ def grouped_attention(
 
 def additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
     """Return a boolean mask as an additive one; what is hidden gets the lowest finite number, never NaN."""
-    return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, torch.finfo(dtype).min)
+    shown, hidden = torch.tensor([0.0, torch.finfo(dtype).min], dtype=dtype, device=visible.device)
+    return torch.where(visible, shown, hidden)
 
 
 def _additive_mask(*args: Any, dtype: torch.dtype = torch.float32, **kwargs: Any) -> Tensor | None:

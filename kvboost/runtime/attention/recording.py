@@ -28,6 +28,7 @@ from kvboost.runtime.attention.transformers_api import (
 _RECORDER: ContextVar[AttentionRecorder | None] = ContextVar("kvboost_recorder", default=None)
 _PREFIX = "kvboost_recording_"
 _TINY = torch.finfo(torch.float32).tiny
+_SCORE_ELEMENTS = 1 << 23  # of one block of rows over all heads: 32 MiB in fp32, a few times over
 _OWN = re.compile("^(kvboost_[a-z]+_)+")  # how our attentions are named, before the one that each stands for
 
 
@@ -65,11 +66,10 @@ class AttentionRecorder:
         self.carried = torch.zeros_like(self.total)
 
     def add(self, weights: Tensor, values: Tensor) -> None:
-        """Add one layer's attention weights (``[kv_heads, group * Q, length]``) over ``[kv_heads, length, dim]``."""
-        by_head = weights.mean(dim=1)
-        norms = values.float().norm(dim=-1)
-        self.total += by_head.mean(dim=0)
-        self.carried += (by_head * (norms / norms.mean(dim=-1, keepdim=True).clamp_min(_TINY))).mean(dim=0)
+        """Add a layer: by head the mean weight of each key, ``[kv_heads, length]``, and ``[kv_heads, length, dim]``."""
+        norms = torch.linalg.vector_norm(values, dim=-1, dtype=torch.float32)
+        self.total += weights.mean(dim=0)
+        self.carried += (weights * (norms / norms.mean(dim=-1, keepdim=True).clamp_min(_TINY))).mean(dim=0)
         self.layers += 1
 
 
@@ -97,7 +97,9 @@ def recorded_attention(
     softcap: float | None = None,
     s_aux: Tensor | None = None,
 ) -> tuple[Tensor, None]:
-    """Attention over grouped heads that keeps its weights; batch size 1, mask boolean or additive.
+    """Attention over grouped heads that sums its weights; batch size 1, mask boolean or additive.
+
+    Rows are taken a few at a time, so that the weights over a long prompt need little memory.
 
     Returns
     -------
@@ -105,24 +107,31 @@ def recorded_attention(
         Output ``[1, Q, heads, value_dim]``, as transformers' attention functions return it.
     """
     _, heads, count, dim = query.shape
-    kv_heads = key.shape[1]
-    grouped = query[0].reshape(kv_heads, -1, dim) * (dim**-0.5 if scaling is None else scaling)
-    scores = torch.matmul(grouped, key[0].transpose(1, 2)).float()
-    if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
-    scores = scores.view(heads, count, -1)
-    if mask is not None:
-        bias = mask[0, 0]
+    kv_heads, length = key.shape[1:3]
+    rows = max(1, _SCORE_ELEMENTS // (heads * length))
+    received = torch.zeros(kv_heads, length, device=key.device)
+    outputs = []
+    for start in range(0, count, rows):
+        block = query[0, :, start : start + rows] * (dim**-0.5 if scaling is None else scaling)
+        scores = torch.matmul(block.reshape(kv_heads, -1, dim), key[0].transpose(1, 2)).float()
+        if softcap is not None:
+            scores = softcap * torch.tanh(scores / softcap)
+        bias = None if mask is None else mask[0, 0, start : start + rows]
+        weights = _weights(scores.view(heads, -1, length), bias, s_aux).view(kv_heads, -1, length)
+        received += weights.sum(dim=1)
+        outputs.append(torch.matmul(weights.to(value.dtype), value[0]).view(heads, block.shape[1], -1))
+    recorder.add(received / (heads // kv_heads * count), value[0])
+    return torch.cat(outputs, dim=1).transpose(0, 1)[None], None
+
+
+def _weights(scores: Tensor, bias: Tensor | None, s_aux: Tensor | None) -> Tensor:
+    """Return the attention weights for ``scores`` ``[heads, Q, length]`` under a mask ``[Q, length]``."""
+    if bias is not None:
         scores = scores.masked_fill(~bias, float("-inf")) if bias.dtype == torch.bool else scores + bias.float()
-    if s_aux is not None:
-        sink = s_aux.float().view(heads, 1, 1).expand(heads, count, 1)
-        weights = torch.cat([scores, sink], dim=-1).softmax(dim=-1)[..., :-1]
-    else:
-        weights = scores.softmax(dim=-1)
-    weights = weights.view(kv_heads, -1, weights.shape[-1])
-    recorder.add(weights, value[0])
-    output = torch.matmul(weights.to(value.dtype), value[0])
-    return output.view(heads, count, -1).transpose(0, 1)[None], None
+    if s_aux is None:
+        return scores.softmax(dim=-1)
+    sink = s_aux.float().view(-1, 1, 1).expand(-1, scores.shape[1], 1)
+    return torch.cat([scores, sink], dim=-1).softmax(dim=-1)[..., :-1]
 
 
 def _make_function(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:

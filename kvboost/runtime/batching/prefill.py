@@ -12,8 +12,9 @@ from kvboost.runtime.kv.splice import Splice
 class Prefill:
     """Computes what a prompt does not reuse.
 
-    The first pass takes the scattered tokens, as the single path does; what is left of the tail after it is an
-    ordinary suffix, and can be cut anywhere.
+    The first pass takes the scattered tokens, as the single path does, or of a long prompt one of its pieces, which
+    are the same whoever runs beside it; what is left of the tail after them is an ordinary suffix, and can be cut
+    anywhere.
 
     Parameters
     ----------
@@ -32,7 +33,7 @@ class Prefill:
         return len(self._splice.scattered) + len(self._splice.token_ids) - self._splice.tail_start
 
     def advance(self, max_tokens: int | None) -> Tensor | None:
-        """Compute ``max_tokens`` more, or all (None); scattered tokens are computed together, however many.
+        """Compute ``max_tokens`` more, or all (None); of scattered tokens as many together as go into one pass.
 
         Returns
         -------
@@ -43,6 +44,10 @@ class Prefill:
         length = len(splice.token_ids)
         end = length
         if self._in_pieces and max_tokens is not None:
+            if len(splice.scattered) > 0:
+                self._splice = splice.one_ahead(self._model, length)
+                if self._splice is not splice:
+                    return None
             end = min(length, splice.tail_start + max(max_tokens - len(splice.scattered), 1))
         logits = splice.run(self._model, end)
         if end == length:

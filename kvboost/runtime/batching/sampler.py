@@ -12,6 +12,8 @@ from kvboost.runtime.attention.transformers_api import logits_processors
 from kvboost.runtime.serve.answer import generation_arguments
 from kvboost.sampling import Sampling
 
+_ROOM_TOKENS = 64
+
 
 class Sampler:
     """Chooses the tokens of one row as ``generate()`` would choose them for this row alone.
@@ -28,7 +30,8 @@ class Sampler:
     def __init__(self, model: PreTrainedModel, sampling: Sampling, prompt_ids: Sequence[int]) -> None:
         wanted = generation_arguments(model, sampling)
         self._processors, self._draws = logits_processors(model, wanted, len(prompt_ids))
-        self._ids = list(prompt_ids)
+        self._ids = torch.tensor([prompt_ids], device=model.device)
+        self._count = len(prompt_ids)
         self._generator = torch.Generator(model.device)
         if sampling.seed is None:
             self._generator.seed()
@@ -44,7 +47,7 @@ class Sampler:
         """Return the next token for ``logits`` ``[1, vocab]``."""
         scores = logits.to(torch.float32, copy=True)
         if len(self._processors) > 0:
-            scores = self._processors(torch.tensor([self._ids], device=logits.device), scores)
+            scores = self._processors(self._ids[:, : self._count], scores)
         if self._draws:
             token = int(torch.multinomial(scores.softmax(-1), 1, generator=self._generator))
         else:
@@ -53,4 +56,8 @@ class Sampler:
 
     def note(self, token_id: int) -> None:
         """Remember a token that was chosen."""
-        self._ids.append(token_id)
+        if self._count == self._ids.shape[1]:
+            # Half as much again: over a long answer each id is copied a few times, not once a token.
+            self._ids = torch.cat([self._ids, self._ids.new_empty(1, self._count // 2 + _ROOM_TOKENS)], dim=1)
+        self._ids[0, self._count] = token_id
+        self._count += 1

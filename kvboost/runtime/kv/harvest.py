@@ -10,8 +10,9 @@ from torch import Tensor
 from kvboost.errors import NonFiniteError
 from kvboost.protocols import PromptSegmenter
 from kvboost.runtime.kv.codec import pack
+from kvboost.runtime.plan.diff import InOrder
 from kvboost.runtime.plan.plan import Plan
-from kvboost.types import KVLayout, NewChunk, Span, Tier
+from kvboost.types import KVLayout, NewChunk, Tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ def new_chunks(
     keys, values
         ``[layers, kv_heads, M, dim]``.
     """
-    approximate = [piece.target for piece in plan.reuse if piece.tier is not Tier.PREFIX]
+    approximate = InOrder([piece.target for piece in plan.reuse if piece.tier is not Tier.PREFIX])
     whole = {
         piece.target
         for piece in plan.reuse
@@ -63,7 +64,7 @@ def new_chunks(
         span = chunk.span
         if first_substitute is not None and span.end > first_substitute:
             break
-        if span in whole or span.end <= held or any(_overlap(span, other) for other in approximate):
+        if span in whole or span.end <= held or approximate.overlapping(span):
             continue
         exact = first_approximate is None or span.end <= first_approximate
         try:
@@ -72,7 +73,3 @@ def new_chunks(
             return Harvest(tuple(chunks), len(cut) - i)
         chunks.append(NewChunk(span, chunk.text, exact, payload))
     return Harvest(tuple(chunks))
-
-
-def _overlap(a: Span, b: Span) -> bool:
-    return a.start < b.end and b.start < a.end

@@ -42,6 +42,9 @@ fading over 64 tokens, at most 1        .40   .29   .18
 =====================================  ====  ====  ====  ====  ====  ====
 
 Giving tokens before the sample more than the mean (by the profile, unbounded) was no better.
+
+A long prompt is computed in several passes. Then each shifts the stretch of a run between its own first token and the
+next pass's, by its own sample: no token of a pass sees what comes after it.
 """
 
 from __future__ import annotations
@@ -68,7 +71,7 @@ class RunShift:
     """
 
     span: Span
-    rows: Tensor
+    rows: slice
     positions: Tensor
     fade: Tensor
 
@@ -134,25 +137,29 @@ def shrunk_mean(gaps: Tensor) -> Tensor:
     return mean * weight.clamp(0.0, MAX_WEIGHT)
 
 
-def plan_shift(runs: Sequence[Span], positions: Tensor) -> list[RunShift]:
-    """Return the shift of each run that ``positions`` (``[Q]``, of the pass) touch."""
+def plan_shift(runs: Sequence[Span], positions: Tensor, within: Span | None = None) -> list[RunShift]:
+    """Return the shift of each run, or of its part ``within``, that ``positions`` (``[Q]``, ascending) touch."""
     shifts = []
-    for span in runs:
-        rows = ((positions >= span.start) & (positions < span.end)).nonzero().flatten()
-        if 0 < len(rows) < len(span):
-            sample = positions[rows]
-            depth = torch.arange(len(span), device=positions.device, dtype=torch.float32)
+    bounds = torch.tensor([(run.start, run.end) for run in runs], dtype=torch.long, device=positions.device)
+    places = torch.searchsorted(positions, bounds.view(-1, 2)).tolist()
+    for run, (first, last) in zip(runs, places, strict=True):
+        if first == last:
+            continue
+        span = run if within is None else Span(max(run.start, within.start), min(run.end, within.end))
+        if last - first < len(span):
+            sample = positions[first:last]
+            depth = torch.arange(len(span), device=positions.device, dtype=torch.float32) + (span.start - run.start)
             profile = (1.0 + depth / FADE_TOKENS).rsqrt()
             fade = (profile / profile[sample - span.start].mean()).clamp_max(1.0)
-            shifts.append(RunShift(span, rows, sample, fade[:, None]))
+            shifts.append(RunShift(span, slice(first, last), sample, fade[:, None]))
     return shifts
 
 
 def layer_shifts(
-    runs: Sequence[Span], positions: Tensor, ropes: Sequence[Rope | None]
+    runs: Sequence[Span], positions: Tensor, ropes: Sequence[Rope | None], within: Span | None = None
 ) -> list[LayerShift | None] | None:
-    """Return one shift per layer, or None if no run is touched."""
-    shifts = plan_shift(runs, positions)
+    """Return one shift per layer, or None if no run is touched; parameters as of :func:`plan_shift`."""
+    shifts = plan_shift(runs, positions, within)
     if not shifts:
         return None
     turns = {rope: [_turn(run, rope) for run in shifts] for rope in set(ropes) if rope is not None}

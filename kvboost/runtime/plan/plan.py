@@ -107,17 +107,13 @@ class Plan:
     @property
     def runs(self) -> tuple[Run, ...]:
         """Reused spans merged into runs."""
-        runs: list[Run] = []
-        previous: ReuseSpan | None = None
+        groups: list[list[ReuseSpan]] = []
         for piece in self.reuse:
-            run = Run(piece.target, piece.shift, piece.tier is Tier.PREFIX, piece.tier in _SETTLED)
-            same_kind = runs and (runs[-1].lossless, runs[-1].settled) == (run.lossless, run.settled)
-            if previous is not None and same_kind and _continues(previous, piece):
-                runs[-1] = replace(run, span=Span(runs[-1].span.start, piece.target.end))
+            if groups and _continues(groups[-1][-1], piece):
+                groups[-1].append(piece)
             else:
-                runs.append(run)
-            previous = piece
-        return tuple(runs)
+                groups.append([piece])
+        return tuple(_run(group[0], group[-1]) for group in groups)
 
     @property
     def reused_tokens(self) -> int:
@@ -199,8 +195,20 @@ class Plan:
         return Plan(self.num_tokens, tuple(p for p in self.reuse if p.tier is Tier.PREFIX), self.declined)
 
 
+def _run(first: ReuseSpan, last: ReuseSpan) -> Run:
+    span = Span(first.target.start, last.target.end)
+    return Run(span, first.shift, *_kind(first))
+
+
+def _kind(piece: ReuseSpan) -> tuple[bool, bool]:
+    """Return whether K/V of the piece are right, and whether they are settled."""
+    return piece.tier is Tier.PREFIX, piece.tier in _SETTLED
+
+
 def _continues(left: ReuseSpan, right: ReuseSpan) -> bool:
     if left.target.end != right.target.start or left.shift != right.shift:
+        return False
+    if _kind(left) != _kind(right):
         return False
     if left.donor.chunk_id == right.donor.chunk_id:
         return True

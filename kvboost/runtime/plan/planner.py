@@ -216,5 +216,6 @@ def _drop_short_runs(plan: Plan, min_span: int) -> Plan:
     short = [run.span for run in plan.runs if not run.lossless and len(run.span) < min_span]
     if not short:
         return plan
-    kept = [p for p in plan.reuse if not any(s.start <= p.target.start < s.end for s in short)]
+    among = InOrder(short)
+    kept = [piece for piece in plan.reuse if not among.overlapping(piece.target)]
     return Plan(plan.num_tokens, tuple(kept), plan.declined)

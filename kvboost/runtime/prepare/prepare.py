@@ -36,6 +36,7 @@ from kvboost.runtime.kv.slab_pool import SlabPool
 from kvboost.runtime.kv.splice import Splice, gaps_before_tail
 from kvboost.runtime.kv.workers import Hands
 from kvboost.runtime.model.support import ModelSupport
+from kvboost.runtime.plan.diff import InOrder
 from kvboost.runtime.plan.plan import Plan
 from kvboost.runtime.plan.planner import NOMINATED, build_plan
 from kvboost.runtime.prepare.prepared import Gathered, Prepared, Stages
@@ -259,13 +260,14 @@ class Preparer:
             selection, ratio = self._select(plan, cache, ids, policy)
         gaps = gaps_before_tail(plan, ids.device)
         scattered = torch.cat([gaps, selection.positions]).sort().values
-        shift_plan = plan if policy.shift and len(selection.positions) > 0 else None
+        shifts = policy.shift and len(selection.positions) > 0
+        runs = InOrder([run.span for run in plan.runs if run.repairable]) if shifts else None
         cache.set_length(plan.tail_start)
         ready = self._uncomputed(gathered)
         return replace(
             ready,
             plan=plan if selection.declined is None else plan.noting(selection.declined),
-            splice=Splice(cache, ids, scattered, plan.tail_start, shift_plan, self.support),
+            splice=Splice(cache, ids, scattered, plan.tail_start, runs, self.support),
             recomputed=tuple(selection.positions.tolist()),
             recompute_ratio=ratio,
         )

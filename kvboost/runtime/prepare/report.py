@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from kvboost.reuse import ReuseReport, TierSpan
 from kvboost.runtime.plan.plan import Plan
@@ -10,20 +11,49 @@ from kvboost.types import Handover, Span, Tier
 
 
 def tier_spans(plan: Plan, recomputed: Sequence[int]) -> tuple[TierSpan, ...]:
-    """Return the prompt in order by tier, recomputed tokens as computed and marked."""
-    tiers: list[tuple[Tier, float, bool]] = [(Tier.COMPUTED, 1.0, False)] * plan.num_tokens
-    for piece in plan.reuse:
-        for position in range(piece.target.start, piece.target.end):
-            tiers[position] = (piece.tier, piece.similarity, False)
-    for position in recomputed:
-        tiers[position] = (Tier.COMPUTED, 1.0, True)
+    """Return the prompt in order by tier, recomputed tokens as computed and marked.
+
+    Parameters
+    ----------
+    recomputed
+        Positions, ascending.
+    """
     spans: list[TierSpan] = []
-    start = 0
-    for position in range(1, plan.num_tokens + 1):
-        if position == plan.num_tokens or tiers[position] != tiers[start]:
-            spans.append(TierSpan(Span(start, position), *tiers[start]))
-            start = position
+    following = 0
+    for base in _by_piece(plan):
+        at = base.span.start
+        while following < len(recomputed) and recomputed[following] < base.span.end:
+            start = end = recomputed[following]
+            while following < len(recomputed) and recomputed[following] == end < base.span.end:
+                end += 1
+                following += 1
+            if at < start:
+                _join(spans, replace(base, span=Span(at, start)))
+            _join(spans, TierSpan(Span(start, end), Tier.COMPUTED, 1.0, True))
+            at = end
+        if at < base.span.end:
+            _join(spans, replace(base, span=Span(at, base.span.end)))
     return tuple(spans)
+
+
+def _by_piece(plan: Plan) -> Iterator[TierSpan]:
+    """Yield what the plan reuses, and between that what it computes, in order."""
+    at = 0
+    for piece in plan.reuse:
+        if at < piece.target.start:
+            yield TierSpan(Span(at, piece.target.start), Tier.COMPUTED)
+        yield TierSpan(piece.target, piece.tier, piece.similarity)
+        at = piece.target.end
+    if at < plan.num_tokens:
+        yield TierSpan(Span(at, plan.num_tokens), Tier.COMPUTED)
+
+
+def _join(spans: list[TierSpan], added: TierSpan) -> None:
+    """Append ``added``, as a part of the last span where nothing but the place tells them apart."""
+    if spans and replace(spans[-1], span=added.span) == added:
+        spans[-1] = replace(added, span=Span(spans[-1].span.start, added.span.end))
+    else:
+        spans.append(added)
 
 
 def count_tiers(spans: Sequence[TierSpan]) -> dict[Tier, int]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from kvboost.errors import ModelSupportError
-from kvboost.runtime.attention.masks import position_masks
+from kvboost.runtime.attention.masks import position_masks, rows_at_once
 from kvboost.runtime.attention.transformers_api import DynamicLayer
 from kvboost.runtime.kv.slab import SlabCache
 from kvboost.runtime.model.support import last_logits_only
@@ -60,34 +60,37 @@ class _Reached(Exception):  # noqa: N818 - no error: it ends a pass that has ser
 
 
 class _ProbeLayer(DynamicLayer):
-    """A layer over a slab that it does not change: returns the slab's K/V with the fresh ones between them."""
+    """A layer like the slab's, which it does not change, with the fresh K/V of the passes so far between the others.
 
-    def __init__(self, keys: Tensor, values: Tensor, positions: Tensor, last: bool) -> None:
+    ``positions`` are those of the pass under way, ascending.
+    """
+
+    def __init__(self, keys: Tensor, values: Tensor, last: bool) -> None:
         super().__init__()
         self.is_initialized = True
-        self.keys, self.values = keys, values
-        self._positions = positions
+        self.keys, self.values = (keys, values) if last else (keys.clone(), values.clone())
+        self.positions = torch.empty(0, dtype=torch.long, device=keys.device)
         self._last = last
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        """Return all K/V that attention sees, or end the pass at the last layer."""
+        """Return the K/V up to the pass's last token, or end the pass at the last layer."""
         if self._last:
             raise _Reached(key_states, value_states)
-        keys, values = self.keys.clone(), self.values.clone()
-        keys[:, :, self._positions] = key_states
-        values[:, :, self._positions] = value_states
-        return keys, values
+        self.keys[:, :, self.positions] = key_states
+        self.values[:, :, self.positions] = value_states
+        reach = int(self.positions[-1]) + 1
+        return self.keys[:, :, :reach], self.values[:, :, :reach]
 
 
 class _ProbeCache(DynamicCache):
-    """The first layers of a slab, up to position ``length``, for a pass over ``positions``."""
+    """The first layers of a slab, up to position ``length``, for passes over parts of it."""
 
-    def __init__(self, slab: SlabCache, positions: Tensor, length: int) -> None:
+    def __init__(self, slab: SlabCache, length: int) -> None:
         super().__init__()
-        self.layers = [
-            _ProbeLayer(slab.key_slab[i][:, :, :length], slab.value_slab[i][:, :, :length], positions, i == PROBE_LAYER)
+        self.layers: list[_ProbeLayer] = [
+            _ProbeLayer(slab.key_slab[i][:, :, :length], slab.value_slab[i][:, :, :length], i == PROBE_LAYER)
             for i in range(PROBE_LAYER + 1)
         ]
         self.layer_class_to_replicate = None
@@ -105,27 +108,33 @@ def _probed(context: RepairContext) -> Tensor:
 def _deviation(context: RepairContext, positions: Tensor) -> Tensor:
     """Return how far the slab's K/V at the probed layer are from fresh ones, ``[Q]`` fp32.
 
-    Squared differences over all heads, of keys and of values, each relative to the mean square of the fresh ones.
+    Squared differences over all heads, of keys and of values, each relative to the mean square of the fresh ones. A
+    token sees only what comes before it, so a long prompt goes through in pieces.
     """
-    length = context.plan.tail_start
-    fresh = _fresh(context, positions, length)
-    cache = context.cache
-    total = torch.zeros(len(positions), device=positions.device)
-    for new, slab in ((fresh.keys, cache.key_slab), (fresh.values, cache.value_slab)):
-        gap = new[0].float() - slab[PROBE_LAYER, 0][:, positions].float()
-        total += gap.square().sum(dim=(0, 2)) / new.float().square().mean().clamp_min(1e-12)
-    return total
+    slabs = context.cache.key_slab[PROBE_LAYER, 0], context.cache.value_slab[PROBE_LAYER, 0]
+    cache = _ProbeCache(context.cache, context.plan.tail_start)
+    gaps: tuple[list[Tensor], list[Tensor]] = [], []
+    squares = torch.zeros(2, device=positions.device)
+    for piece in torch.split(positions, rows_at_once(context.model, context.plan.tail_start)):
+        fresh = _fresh(context, cache, piece)
+        for i, new in enumerate((fresh.keys[0].float(), fresh.values[0].float())):
+            gaps[i].append((new - slabs[i][:, piece].float()).square().sum(dim=(0, 2)))
+            squares[i] += new.square().mean() * (len(piece) / len(positions))
+    keys, values = torch.cat(gaps[0]), torch.cat(gaps[1])
+    return keys / squares[0].clamp_min(1e-12) + values / squares[1].clamp_min(1e-12)
 
 
-def _fresh(context: RepairContext, positions: Tensor, length: int) -> _Reached:
+def _fresh(context: RepairContext, cache: _ProbeCache, positions: Tensor) -> _Reached:
     """Run ``positions`` through the first layers and return the K/V with which they enter the probed one."""
     model = context.model
+    for layer in cache.layers:
+        layer.positions = positions
     try:
         model(
             input_ids=context.token_ids[positions][None],
             position_ids=positions[None],
-            attention_mask=position_masks(model, positions, length),
-            cache=_ProbeCache(context.cache, positions, length),
+            attention_mask=position_masks(model, positions, int(positions[-1]) + 1),
+            cache=cache,
             use_cache=True,
             **last_logits_only(model),
         )

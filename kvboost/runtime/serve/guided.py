@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -110,6 +110,8 @@ class GuidedGenerate:
         BrokenLogitsError
             Instead of a first token that reused K/V cannot give; nothing was told to a streamer but the prompt.
         """
+        if guide is not None and guide.splice is not None:
+            guide = replace(guide, splice=guide.splice.ahead(self._model, len(guide.splice.token_ids)))
         first, called_s = self._first, time.perf_counter()
         first.armed, first.guide, first.broken = True, guide, ()
         first.begun_s = first.finished_s = None
