@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import struct
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvboost.errors import CacheUnavailableError
+from kvboost.mapping import map_shared
 from kvboost.v1 import cache_pb2 as pb
 
 # Where the server keeps the number that says whose the bytes are: so many bytes before a payload.
@@ -27,7 +27,7 @@ class SegmentMaps:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._maps: dict[str, mmap.mmap] = {}
+        self._maps: dict[str, memoryview] = {}
 
     def view(self, handle: pb.Handle) -> npt.NDArray[np.uint8]:
         """Return the bytes that ``handle`` names, read-only and not copied.
@@ -61,7 +61,7 @@ class SegmentMaps:
         for name in [name for name in self._maps if not (self._directory / name).exists()]:
             del self._maps[name]
 
-    def _map(self, name: str) -> mmap.mmap:
+    def _map(self, name: str) -> memoryview:
         known = self._maps.get(name)
         if known is not None:
             return known
@@ -70,7 +70,7 @@ class SegmentMaps:
         try:
             file = os.open(self._directory / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
-                self._maps[name] = mmap.mmap(file, 0, access=mmap.ACCESS_READ)
+                self._maps[name] = map_shared(file, os.fstat(file).st_size, writable=False)
             finally:
                 os.close(file)
         except (OSError, ValueError) as error:
@@ -78,7 +78,7 @@ class SegmentMaps:
         return self._maps[name]
 
 
-def generation(memory: mmap.mmap, handle: pb.Handle) -> int:
+def generation(memory: memoryview, handle: pb.Handle) -> int:
     """Return the number that stands before the bytes of ``handle``."""
     number: int = _GENERATION.unpack_from(memory, handle.offset - GENERATION_BYTES)[0]
     return number

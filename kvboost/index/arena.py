@@ -23,10 +23,10 @@ import numpy as np
 
 from kvboost.errors import CacheUnavailableError, QuotaError
 from kvboost.index.arena_dir import ArenaDirectory
-from kvboost.index.mapping import map_shared
 from kvboost.index.payloads import Bytes, Region
 from kvboost.index.segments import Segment, Shelf, sizes_to_try, usual_size
 from kvboost.index.space import FreeSpace
+from kvboost.mapping import map_shared
 
 ALIGN = 64
 HEADER_BYTES = 64

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -15,6 +16,8 @@ from kvboost.client import CacheClient
 from kvboost.client.parts import read_parts
 from kvboost.errors import ChecksumError, DataLossError, InputError, TruncatedStreamError, UnknownNamespaceError
 from kvboost.index import LocalCache
+from kvboost.protocols import PartSource
+from kvboost.published import PublishedCache
 from kvboost.services.cache_server import SERVICE_NAME, CacheServicer
 from kvboost.services.grpc_server import start_server
 from kvboost.types import CacheInfo, ChunkKV, KVLayout, NewChunk, PutRequest, Span
@@ -108,3 +111,29 @@ def test_a_stream_that_ends_early_or_leaves_a_gap_is_noticed():
         list(read_parts(iter([*sent[:2], sent[3]]), 2))
     with pytest.raises(DataLossError):
         list(read_parts(iter(sent), 5))
+
+
+def test_published_documents_come_in_parts_from_where_they_were_found(client, stored):
+    cache = PublishedCache(client, "docs")
+    # As Python 3.12 and newer look: a method that __getattr__ passes on is none.
+    assert inspect.getattr_static(cache, "fetch_parts")
+    assert isinstance(cache, PartSource)
+    cache.open(NS)
+    published = words("pub", 24)
+    payload = finite(os.urandom(24 * LAYOUT.token_bytes))
+    shared = cache.published_key(KEY)
+    client.put(PutRequest(shared, published, (NewChunk(Span(0, 24), "x", True, payload),)))
+    found = cache.match(ask(KEY, [words("p16", 16), published])).matches
+    ids = [match.donor.chunk_id for match in found]
+    assert len(ids) == 2
+    got = list(cache.fetch_parts(KEY, [ids[1], ids[0]], LAYERS))
+    assert [part.part for part in got] == sorted([*range(LAYERS)] * 2)
+    for chunk_id, whole in ((ids[0], stored[ids[0]]), (ids[1], payload)):
+        assert b"".join(bytes(p.payload) for p in got if p.chunk_id == chunk_id) == whole
+
+
+def test_a_cache_beside_published_documents_sends_no_parts_where_the_cache_itself_does_not():
+    cache = PublishedCache(LocalCache(1 << 20), "docs")
+    assert not isinstance(cache, PartSource)
+    assert not hasattr(cache, "fetch_parts")
+    cache.close()

@@ -1,4 +1,4 @@
-"""Files mapped to write without a descriptor.
+"""Files mapped without a descriptor.
 
 :class:`mmap.mmap` keeps a descriptor of its own for as long as the mapping lives (until Python 3.13), so that a cache
 of many files ends with none left for connections. The mapping itself needs none.
@@ -30,7 +30,7 @@ def _libc() -> ctypes.CDLL:
     return libc
 
 
-def map_shared(file: int, nbytes: int) -> memoryview:
+def map_shared(file: int, nbytes: int, writable: bool = True) -> memoryview:
     """Return the first ``nbytes`` of a file as memory that other processes see; ``file`` may be closed at once.
 
     The mapping ends with the last buffer over it.
@@ -41,11 +41,13 @@ def map_shared(file: int, nbytes: int) -> memoryview:
         If it cannot be mapped.
     """
     libc = _libc()
-    address = libc.mmap(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, file, 0)
+    rights = mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ
+    address = libc.mmap(None, nbytes, rights, mmap.MAP_SHARED, file, 0)
     if address == _FAILED:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
     memory = (ctypes.c_char * nbytes).from_address(address)
     # Not at exit: other threads may still read.
     weakref.finalize(memory, libc.munmap, address, nbytes).atexit = False
-    return memoryview(memory).cast("B")
+    view = memoryview(memory).cast("B")
+    return view if writable else view.toreadonly()
