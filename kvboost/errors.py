@@ -25,6 +25,7 @@
     ├── DataLossError                    bytes were lost on the way or in the store
     │   ├── TruncatedStreamError
     │   └── ChecksumError
+    ├── MessageSizeError                 a request or an answer is larger than the service carries
     ├── IndexFileError                   a saved vector index is damaged, or of another embedder or format
     ├── QuotaError                       the byte budget cannot take what was offered
     ├── StoringError                     new chunks could not be stored, through no fault of the cache
@@ -157,6 +158,10 @@ class ChecksumError(DataLossError):
     def __init__(self, message: str, chunk_id: int | None = None) -> None:
         super().__init__(message)
         self.chunk_id = chunk_id
+
+
+class MessageSizeError(KVBoostError):
+    """A request or an answer is larger than the service carries; it names what to ask less of."""
 
 
 class IndexFileError(KVBoostError):

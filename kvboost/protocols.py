@@ -16,6 +16,7 @@ from kvboost.types import (
     CacheStats,
     ChunkKV,
     ChunkPart,
+    ChunkVerdict,
     MatchQuery,
     MatchResult,
     Namespace,
@@ -128,5 +129,21 @@ class PartSource(Protocol):
         ChecksumError
             Instead of the last part of a chunk: what was yielded of it before is then not to be used either.
         UnknownNamespaceError, TruncatedStreamError, DataLossError
+        """
+        ...
+
+
+@runtime_checkable
+class PutJudge(Protocol):
+    """A cache that can say what it would make of a put before it has the K/V."""
+
+    def judge(self, request: PutRequest) -> tuple[ChunkVerdict, ...]:
+        """Return a verdict on each chunk; payloads and texts are not looked at. Nothing is stored or counted.
+
+        Raises
+        ------
+        UnknownNamespaceError
+        InputError
+            If a span or a token id is out of range.
         """
         ...

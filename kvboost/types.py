@@ -296,6 +296,25 @@ class PutRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class ChunkVerdict:
+    """What a cache would make of an offered chunk, as things stand.
+
+    Attributes
+    ----------
+    wanted
+        It would be stored.
+    duplicate
+        Otherwise: same tokens and history are there already; if not that, there are enough histories of its content.
+    identity
+        Equal for chunks of the same namespace, tokens, history and exactness, and for no others.
+    """
+
+    wanted: bool
+    duplicate: bool
+    identity: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class PutReceipt:
     """What became of the offered chunks, as counts.
 

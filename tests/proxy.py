@@ -17,6 +17,8 @@ class CuttingProxy:
     ----------
     address
         Where it listens, on a port of its own.
+    sent_bytes
+        What clients have sent through it so far.
     was_cut
         Set once what :meth:`cut_after` asked for has happened.
     """
@@ -26,6 +28,7 @@ class CuttingProxy:
         self.upstream = (host, int(port))
         self.was_cut = threading.Event()
         self._lock = threading.Lock()
+        self.sent_bytes = 0
         self._left: int | None = None
         self._die: Callable[[], None] = lambda: None
         self._sockets: set[socket.socket] = set()
@@ -65,6 +68,9 @@ class CuttingProxy:
             while data := source.recv(_READ_BYTES):
                 if counted and not self._may_pass(len(data)):
                     return
+                if not counted:
+                    with self._lock:
+                        self.sent_bytes += len(data)
                 target.sendall(data)
         _shut(target)
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from kvboost.client.fetched import chunks
 from kvboost.client.lease import Lease
 from kvboost.client.lease_keeper import LeaseKeeper
 from kvboost.client.parts import read_parts
-from kvboost.client.transport import Part, Transport
-from kvboost.errors import CacheUnavailableError, InputError, UnknownNamespaceError
+from kvboost.client.putting import batches, check_payloads, nbytes_of, parts_of, total
+from kvboost.client.transport import Transport
+from kvboost.errors import CacheUnavailableError, DataLossError, InputError, UnknownNamespaceError
 from kvboost.types import (
     CacheInfo,
     CacheStats,
@@ -27,7 +29,8 @@ from kvboost.types import (
     PutRequest,
 )
 from kvboost.v1 import cache_pb2 as pb
-from kvboost.wire import convert, convert_figures, frames
+from kvboost.wire import convert, convert_figures
+from kvboost.wire.pieces import MAX_MESSAGE_BYTES, check_size
 
 PUT_CALL_BYTES = 64 << 20
 
@@ -170,20 +173,23 @@ class CacheClient:
             part = next(stream, None)
 
     def put(self, request: PutRequest) -> PutReceipt:
-        """Offer chunks, in several calls if they are large.
+        """Offer chunks, and send those that the cache wants, in several calls if they are large.
 
-        A chunk larger than the cache's whole budget is counted as ``too_large`` and not sent.
+        A chunk larger than the cache's whole budget is counted as ``too_large`` and not sent. One that another client
+        is just sending is counted as ``duplicate``; should that client fail, it is missing until it is put again.
         """
         with self._lock:
             opened = self._opened.get(request.namespace)
         small, too_large = list(request.chunks), 0
         if opened:
-            small = [c for c in request.chunks if _nbytes(c) <= opened[1].max_bytes]
+            check_payloads(request.chunks, opened[0].layout)
+            small = [c for c in request.chunks if nbytes_of(c) <= opened[1].max_bytes]
             too_large = len(request.chunks) - len(small)
-        receipt = PutReceipt(too_large=too_large)
         limit = min(PUT_CALL_BYTES, opened[1].max_bytes) if opened else PUT_CALL_BYTES
-        for batch in _batches(small, limit):
-            receipt = _sum(receipt, self._put_batch(request, batch))
+        wanted, receipt, offer = self._wanted(replace(request, chunks=tuple(small)))
+        receipt = total(receipt, PutReceipt(too_large=too_large))
+        for batch in batches(wanted, limit) if wanted or not small else ():
+            receipt = total(receipt, self._put_batch(request, batch, offer))
         lease = self._leases.current() if receipt.stored else None
         if lease is not None:
             lease.warm(request.namespace)
@@ -217,16 +223,31 @@ class CacheClient:
         stream = chunks(self._transport.fetch(request, self._fetch_timeout_s), lease)
         return stream, next(stream, None)
 
-    def _put_batch(self, request: PutRequest, batch: Sequence[NewChunk]) -> PutReceipt:
+    def _wanted(self, request: PutRequest) -> tuple[Sequence[NewChunk], PutReceipt, str]:
+        """Ask which chunks to send; return them, what becomes of the others, and the name of the offer."""
+        if not request.chunks:
+            return (), PutReceipt(), ""
+        asked = convert.offer_to_proto(request)
+        answer = self._reopening(request.namespace, lambda: self._transport.offer(asked, self._timeout_s))
+        if answer is None:
+            return request.chunks, PutReceipt(), ""
+        if any(index >= len(request.chunks) for index in answer.wanted):
+            raise DataLossError("the server wants chunks that were not offered; put them again")
+        receipt = convert_figures.receipt_from_proto(answer.receipt)
+        return [request.chunks[index] for index in answer.wanted], receipt, answer.offer
+
+    def _put_batch(self, request: PutRequest, batch: Sequence[NewChunk], offer: str) -> PutReceipt:
         header = pb.PutHeader(
             namespace=request.namespace,
             token_ids=convert.token_ids_to_proto(request.token_ids),
             chunks=[convert.new_chunk_to_proto(c) for c in batch],
             prefix_only=request.prefix_only,
+            offer=offer,
         )
+        check_size(header, "the sequence and its texts", MAX_MESSAGE_BYTES, "put the chunks of a shorter one")
 
         def send() -> pb.PutResponse:
-            return self._transport.put(_parts(header, batch), self._put_timeout_s)
+            return self._transport.put(parts_of(header, batch), self._put_timeout_s)
 
         return convert_figures.receipt_from_proto(self._reopening(request.namespace, send).receipt)
 
@@ -247,36 +268,3 @@ def _positive(name: str, value: float) -> float:
     if not value > 0:
         raise InputError(f"{name} {value} must be positive: it is a deadline in seconds")
     return value
-
-
-def _nbytes(chunk: NewChunk) -> int:
-    return memoryview(chunk.payload).nbytes
-
-
-def _batches(chunks: Sequence[NewChunk], limit: int) -> Iterator[list[NewChunk]]:
-    """Cut ``chunks`` into lists of at most ``limit`` bytes; at least one list, and no empty one after it."""
-    batch: list[NewChunk] = []
-    size = 0
-    for chunk in chunks:
-        if batch and size + _nbytes(chunk) > limit:
-            yield batch
-            batch, size = [], 0
-        batch.append(chunk)
-        size += _nbytes(chunk)
-    if batch or not chunks:
-        yield batch
-
-
-def _parts(header: pb.PutHeader, batch: Sequence[NewChunk]) -> Iterator[Part]:
-    yield header
-    for index, chunk in enumerate(batch):
-        yield from frames.split(index, chunk.payload)
-
-
-def _sum(a: PutReceipt, b: PutReceipt) -> PutReceipt:
-    return PutReceipt(
-        a.stored + b.stored,
-        a.duplicate + b.duplicate,
-        a.over_variants + b.over_variants,
-        a.too_large + b.too_large,
-    )

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import grpc
 
 from kvboost.deadline import remaining_s
-from kvboost.errors import CacheUnavailableError
+from kvboost.errors import CacheUnavailableError, MessageSizeError
 from kvboost.origin import Origin
 from kvboost.v1 import cache_pb2 as pb
 from kvboost.v1 import cache_pb2_grpc as pb_grpc
-from kvboost.wire import frames
+from kvboost.wire import frames, pieces
 from kvboost.wire.address import parse_address
 from kvboost.wire.status import error_of
 from kvboost.wire.tracing import traced_channel
@@ -28,6 +29,10 @@ CHANNEL_OPTIONS = (
 
 T = TypeVar("T")
 Part = frames.Frame | pb.PutHeader
+
+
+class OutdatedServerError(CacheUnavailableError):
+    """The server does not know the call."""
 
 
 class Transport:
@@ -49,9 +54,11 @@ class Transport:
         stub: Any = pb_grpc.CacheServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._describe: Callable[..., pb.DescribeResponse] = stub.Describe
         self._match: Callable[..., pb.MatchResponse] = stub.Match
+        self._offer: Callable[..., pb.OfferResponse] = stub.Offer
         self._evict: Callable[..., pb.EvictResponse] = stub.Evict
         self._drop: Callable[..., pb.DropResponse] = stub.Drop
         self._stats: Callable[..., pb.StatsResponse] = stub.Stats
+        self._large: Callable[..., Iterator[pb.Piece]] = stub.Large
         self._fetch = self._channel.unary_stream(
             "/kvboost.v1.CacheService/Fetch",
             request_serializer=pb.FetchRequest.SerializeToString,
@@ -70,11 +77,18 @@ class Transport:
 
     def match(self, request: pb.MatchRequest, timeout_s: float) -> pb.MatchResponse:
         """Call ``Match``."""
-        return self._call(self._match, request, timeout_s)
+        return self._of_any_size("Match", self._match, request, pb.MatchResponse, timeout_s)
+
+    def offer(self, request: pb.OfferRequest, timeout_s: float) -> pb.OfferResponse | None:
+        """Call ``Offer``; None from a server that does not know it."""
+        try:
+            return self._of_any_size("Offer", self._offer, request, pb.OfferResponse, timeout_s)
+        except OutdatedServerError:
+            return None
 
     def evict(self, request: pb.EvictRequest, timeout_s: float) -> pb.EvictResponse:
         """Call ``Evict``."""
-        return self._call(self._evict, request, timeout_s)
+        return self._of_any_size("Evict", self._evict, request, pb.EvictResponse, timeout_s)
 
     def drop(self, request: pb.DropRequest, timeout_s: float) -> pb.DropResponse:
         """Call ``Drop``."""
@@ -82,10 +96,11 @@ class Transport:
 
     def stats(self, request: pb.StatsRequest, timeout_s: float) -> pb.StatsResponse:
         """Call ``Stats``."""
-        return self._call(self._stats, request, timeout_s)
+        return self._of_any_size("Stats", self._stats, request, pb.StatsResponse, timeout_s)
 
     def fetch(self, request: pb.FetchRequest, timeout_s: float) -> Iterator[frames.Frame]:
         """Yield the frames of a ``Fetch``; the call is cancelled when the caller stops reading."""
+        pieces.check_size(request, "the ids of the chunks", pieces.MAX_MESSAGE_BYTES, "fetch fewer at a time")
         with self._failures():
             call = self._fetch(request, timeout=self._left(timeout_s))
             try:
@@ -108,6 +123,22 @@ class Transport:
         if not self._origin.refusal("the channel"):
             self._channel.close()
 
+    def _of_any_size(
+        self, name: str, method: Callable[..., T], request: pieces.Message, kind: type[T], timeout_s: float
+    ) -> T:
+        """Call ``method``; in pieces, if the request or the answer is too large for one message."""
+        end_s = time.monotonic() + timeout_s
+        if not pieces.is_large(request):
+            try:
+                return self._call(method, request, timeout_s)
+            except MessageSizeError:
+                pass  # the answer is what is too large
+        pieces.check_size(request, f"the request of {name}", pieces.MAX_LARGE_BYTES, "ask for less at a time")
+        with self._failures():
+            sent = pieces.split(request, name)
+            _, data = pieces.join(self._large(sent, timeout=self._left(end_s - time.monotonic())))
+        return cast("T", cast("Any", kind).FromString(data))
+
     def _call(self, method: Callable[..., T], request: object, timeout_s: float) -> T:
         with self._failures():
             return method(request, timeout=self._left(timeout_s))
@@ -127,6 +158,10 @@ class Transport:
         try:
             yield
         except grpc.RpcError as failure:
+            if failure.code() is grpc.StatusCode.UNIMPLEMENTED:
+                raise OutdatedServerError(
+                    f"the server at {self.address} is older than this client; update it"
+                ) from None
             raise error_of(failure, self.address) from None
         except ValueError:
             if not self._closed:

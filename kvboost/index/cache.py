@@ -14,6 +14,7 @@ from kvboost.errors import (
     UnknownNamespaceError,
 )
 from kvboost.index.budget import Budget
+from kvboost.index.judging import judged, variants_of
 from kvboost.index.lookup import HashMatches, Lookup
 from kvboost.index.nominate import Nominator
 from kvboost.index.payloads import PayloadAllocator, ProcessMemory
@@ -27,6 +28,7 @@ from kvboost.types import (
     CacheInfo,
     CacheStats,
     ChunkKV,
+    ChunkVerdict,
     Match,
     MatchQuery,
     MatchResult,
@@ -123,6 +125,11 @@ class LocalCache:
 
     def put(self, request: PutRequest) -> PutReceipt:
         return Putting(self._used(request.namespace), request, self._stocks).run()
+
+    def judge(self, request: PutRequest) -> tuple[ChunkVerdict, ...]:
+        """As of :class:`~kvboost.protocols.PutJudge`."""
+        with self._room(request.namespace).table() as table:
+            return judged(table, request, variants_of(request, self._stocks.max_variants))
 
     def evict(self, namespace: str, chunk_ids: Sequence[int]) -> int:
         return self._room(namespace).remove(chunk_ids)

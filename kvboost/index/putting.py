@@ -9,12 +9,13 @@ from kvboost.errors import NonFiniteError
 from kvboost.index.budget import Budget
 from kvboost.index.finite import all_finite
 from kvboost.index.hashes import SequenceHasher
+from kvboost.index.judging import variants_of
 from kvboost.index.lookup import walk
 from kvboost.index.nominate import Nominator
 from kvboost.index.offers import Offer, check_offers
 from kvboost.index.payloads import PayloadAllocator, copied_in
 from kvboost.index.room import Room
-from kvboost.index.table import MANY_VARIANTS, NamespaceTable, Verdict, index_bytes
+from kvboost.index.table import NamespaceTable, Verdict, index_bytes
 from kvboost.index.vacate import Vacating
 from kvboost.types import PutReceipt, PutRequest
 
@@ -104,7 +105,7 @@ class Putting:
 
     def _judge(self, table: NamespaceTable, offer: Offer) -> tuple[Verdict, int | None]:
         history = (offer.parent_hash, offer.prefix_hash)
-        most = max(self.stocks.max_variants, MANY_VARIANTS) if self.request.prefix_only else self.stocks.max_variants
+        most = variants_of(self.request, self.stocks.max_variants)
         return table.judge(
             history, offer.content, len(offer.token_ids), offer.chunk.exact, most, lambda: self._kin_in(table)
         )

@@ -228,7 +228,15 @@ class ChunkHeader(_message.Message):
     checksum: int
     def __init__(self, span: _Optional[_Union[Span, _Mapping]] = ..., exact: bool = ..., text: _Optional[str] = ..., nbytes: _Optional[int] = ..., checksum: _Optional[int] = ...) -> None: ...
 
-class PutHeader(_message.Message):
+class OfferedChunk(_message.Message):
+    __slots__ = ("span", "exact")
+    SPAN_FIELD_NUMBER: _ClassVar[int]
+    EXACT_FIELD_NUMBER: _ClassVar[int]
+    span: Span
+    exact: bool
+    def __init__(self, span: _Optional[_Union[Span, _Mapping]] = ..., exact: bool = ...) -> None: ...
+
+class OfferRequest(_message.Message):
     __slots__ = ("namespace", "token_ids", "chunks", "prefix_only")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -236,9 +244,41 @@ class PutHeader(_message.Message):
     PREFIX_ONLY_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
+    chunks: _containers.RepeatedCompositeFieldContainer[OfferedChunk]
+    prefix_only: bool
+    def __init__(self, namespace: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., chunks: _Optional[_Iterable[_Union[OfferedChunk, _Mapping]]] = ..., prefix_only: bool = ...) -> None: ...
+
+class OfferResponse(_message.Message):
+    __slots__ = ("wanted", "receipt", "offer")
+    WANTED_FIELD_NUMBER: _ClassVar[int]
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    OFFER_FIELD_NUMBER: _ClassVar[int]
+    wanted: _containers.RepeatedScalarFieldContainer[int]
+    receipt: PutReceipt
+    offer: str
+    def __init__(self, wanted: _Optional[_Iterable[int]] = ..., receipt: _Optional[_Union[PutReceipt, _Mapping]] = ..., offer: _Optional[str] = ...) -> None: ...
+
+class Piece(_message.Message):
+    __slots__ = ("method", "data")
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    method: str
+    data: bytes
+    def __init__(self, method: _Optional[str] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class PutHeader(_message.Message):
+    __slots__ = ("namespace", "token_ids", "chunks", "prefix_only", "offer")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_ONLY_FIELD_NUMBER: _ClassVar[int]
+    OFFER_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
     chunks: _containers.RepeatedCompositeFieldContainer[ChunkHeader]
     prefix_only: bool
-    def __init__(self, namespace: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., chunks: _Optional[_Iterable[_Union[ChunkHeader, _Mapping]]] = ..., prefix_only: bool = ...) -> None: ...
+    offer: str
+    def __init__(self, namespace: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., chunks: _Optional[_Iterable[_Union[ChunkHeader, _Mapping]]] = ..., prefix_only: bool = ..., offer: _Optional[str] = ...) -> None: ...
 
 class PutRequest(_message.Message):
     __slots__ = ("header", "frame")

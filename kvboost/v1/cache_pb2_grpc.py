@@ -49,6 +49,11 @@ class CacheServiceStub(object):
                 request_serializer=kvboost_dot_v1_dot_cache__pb2.FetchRequest.SerializeToString,
                 response_deserializer=kvboost_dot_v1_dot_cache__pb2.Frame.FromString,
                 _registered_method=True)
+        self.Offer = channel.unary_unary(
+                '/kvboost.v1.CacheService/Offer',
+                request_serializer=kvboost_dot_v1_dot_cache__pb2.OfferRequest.SerializeToString,
+                response_deserializer=kvboost_dot_v1_dot_cache__pb2.OfferResponse.FromString,
+                _registered_method=True)
         self.Put = channel.stream_unary(
                 '/kvboost.v1.CacheService/Put',
                 request_serializer=kvboost_dot_v1_dot_cache__pb2.PutRequest.SerializeToString,
@@ -74,6 +79,11 @@ class CacheServiceStub(object):
                 request_serializer=kvboost_dot_v1_dot_cache__pb2.StatsRequest.SerializeToString,
                 response_deserializer=kvboost_dot_v1_dot_cache__pb2.StatsResponse.FromString,
                 _registered_method=True)
+        self.Large = channel.stream_stream(
+                '/kvboost.v1.CacheService/Large',
+                request_serializer=kvboost_dot_v1_dot_cache__pb2.Piece.SerializeToString,
+                response_deserializer=kvboost_dot_v1_dot_cache__pb2.Piece.FromString,
+                _registered_method=True)
 
 
 class CacheServiceServicer(object):
@@ -95,6 +105,14 @@ class CacheServiceServicer(object):
 
     def Fetch(self, request, context):
         """Streams the K/V of chunks, one chunk after the other in the order asked. Chunks that are gone are left out.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Offer(self, request, context):
+        """Says which chunks of a Put the cache wants, so that the others need not be sent. A chunk that another caller was
+        told to send and that is on its way is not wanted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -136,6 +154,14 @@ class CacheServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Large(self, request_iterator, context):
+        """Makes a call of Match, Offer, Evict or Stats whose request or answer is larger than 4 MiB: the bytes of the request
+        in pieces, then those of the answer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CacheServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -153,6 +179,11 @@ def add_CacheServiceServicer_to_server(servicer, server):
                     servicer.Fetch,
                     request_deserializer=kvboost_dot_v1_dot_cache__pb2.FetchRequest.FromString,
                     response_serializer=kvboost_dot_v1_dot_cache__pb2.Frame.SerializeToString,
+            ),
+            'Offer': grpc.unary_unary_rpc_method_handler(
+                    servicer.Offer,
+                    request_deserializer=kvboost_dot_v1_dot_cache__pb2.OfferRequest.FromString,
+                    response_serializer=kvboost_dot_v1_dot_cache__pb2.OfferResponse.SerializeToString,
             ),
             'Put': grpc.stream_unary_rpc_method_handler(
                     servicer.Put,
@@ -178,6 +209,11 @@ def add_CacheServiceServicer_to_server(servicer, server):
                     servicer.Stats,
                     request_deserializer=kvboost_dot_v1_dot_cache__pb2.StatsRequest.FromString,
                     response_serializer=kvboost_dot_v1_dot_cache__pb2.StatsResponse.SerializeToString,
+            ),
+            'Large': grpc.stream_stream_rpc_method_handler(
+                    servicer.Large,
+                    request_deserializer=kvboost_dot_v1_dot_cache__pb2.Piece.FromString,
+                    response_serializer=kvboost_dot_v1_dot_cache__pb2.Piece.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -261,6 +297,33 @@ class CacheService(object):
             '/kvboost.v1.CacheService/Fetch',
             kvboost_dot_v1_dot_cache__pb2.FetchRequest.SerializeToString,
             kvboost_dot_v1_dot_cache__pb2.Frame.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Offer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kvboost.v1.CacheService/Offer',
+            kvboost_dot_v1_dot_cache__pb2.OfferRequest.SerializeToString,
+            kvboost_dot_v1_dot_cache__pb2.OfferResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -396,6 +459,33 @@ class CacheService(object):
             '/kvboost.v1.CacheService/Stats',
             kvboost_dot_v1_dot_cache__pb2.StatsRequest.SerializeToString,
             kvboost_dot_v1_dot_cache__pb2.StatsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Large(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/kvboost.v1.CacheService/Large',
+            kvboost_dot_v1_dot_cache__pb2.Piece.SerializeToString,
+            kvboost_dot_v1_dot_cache__pb2.Piece.FromString,
             options,
             channel_credentials,
             insecure,

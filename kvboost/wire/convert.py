@@ -20,6 +20,7 @@ from kvboost.types import (
     MatchResult,
     Namespace,
     NewChunk,
+    PutRequest,
     Span,
     Tier,
 )
@@ -205,6 +206,25 @@ def result_from_proto(message: pb.MatchResponse) -> MatchResult:
             )
         )
     return MatchResult(tuple(matches), message.embedded_chunks, message.spared_chunks)
+
+
+def offer_to_proto(request: PutRequest) -> pb.OfferRequest:
+    """Return the message that asks which chunks of ``request`` are wanted."""
+    return pb.OfferRequest(
+        namespace=request.namespace,
+        token_ids=token_ids_to_proto(request.token_ids),
+        chunks=[pb.OfferedChunk(span=span_to_proto(chunk.span), exact=chunk.exact) for chunk in request.chunks],
+        prefix_only=request.prefix_only,
+    )
+
+
+def offer_from_proto(message: pb.OfferRequest) -> PutRequest:
+    """Return what ``message`` offers; its chunks have neither texts nor payloads yet."""
+    chunks = tuple(
+        NewChunk(span_from_proto(chunk.span, f"chunks[{i}].span"), "", chunk.exact, b"")
+        for i, chunk in enumerate(message.chunks)
+    )
+    return PutRequest(message.namespace, tuple(message.token_ids), chunks, message.prefix_only)
 
 
 def new_chunk_to_proto(chunk: NewChunk) -> pb.ChunkHeader:

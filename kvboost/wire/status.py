@@ -18,6 +18,7 @@ from kvboost.errors import (
     DataLossError,
     InputError,
     KVBoostError,
+    MessageSizeError,
     NamespaceError,
     QuotaError,
     RuntimeBusyError,
@@ -41,6 +42,7 @@ _STATUS_OF: tuple[tuple[type[KVBoostError], grpc.StatusCode], ...] = (
     (RuntimeBusyError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (RuntimeUnavailableError, grpc.StatusCode.UNAVAILABLE),
     (DataLossError, grpc.StatusCode.DATA_LOSS),
+    (MessageSizeError, grpc.StatusCode.OUT_OF_RANGE),
     (QuotaError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (KVBoostError, grpc.StatusCode.INTERNAL),
 )

@@ -20,9 +20,11 @@ class CacheLanes:
     figures
         Describe and Stats: what is asked to find out whether the server is well.
     lookups
-        Match: short, but it may have to embed. Requests wait for it.
+        Match and Offer: short, but a match may have to embed. Requests wait for it.
     changes
         Evict and Drop.
+    large
+        Look-ups and the like whose messages come in pieces, up to 64 MiB each.
     puts, fetches
         Streams, as long as their bytes are on their way.
     leases
@@ -32,6 +34,7 @@ class CacheLanes:
     figures: Lane
     lookups: Lane
     changes: Lane
+    large: Lane
     puts: Lane
     fetches: Lane
     leases: Lane
@@ -58,6 +61,7 @@ def cache_lanes(
         figures=Lane("figures", 2, 2 * _WAITING, short),
         lookups=Lane("lookups", workers, _WAITING * workers, short),
         changes=Lane("changes", 2, 2 * _WAITING, short),
+        large=Lane("large", 2, 2 * _WAITING, stream),
         puts=Lane("puts", workers, _WAITING * workers, stream),
         fetches=Lane("fetches", workers, _WAITING * workers, stream),
         leases=Lane("leases", max_leases + 1, 0),

@@ -9,17 +9,21 @@ from typing import Any
 import grpc
 
 from kvboost.errors import InputError, QuotaError
-from kvboost.protocols import ChunkCache
-from kvboost.types import CacheInfo
+from kvboost.protocols import ChunkCache, PutJudge
+from kvboost.types import CacheInfo, PutReceipt
 from kvboost.v1 import cache_pb2 as pb
 from kvboost.wire import assemble, convert, convert_figures, frames
 
 from ..grpc_lanes import Lane, in_lane
 from .lanes import CacheLanes, cache_lanes
+from .large import LargeCalls, fitting
 from .lease_streams import LeaseStreams
 from .leases import Leases
+from .promises import Promises
 from .staging import Staging, read_chunks, read_header
 
+_PROMISE_S = 10.0
+_HANDLES = 4096  # in one message, which takes some 400 KiB then
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name["CacheService"].full_name
 
 
@@ -46,16 +50,26 @@ class CacheServicer:
         self._staging = Staging(info.max_bytes)
         self._leases = leases
         self._lanes = lanes or cache_lanes(max_leases=leases.max_leases if leases is not None else 0)
+        self._promises = Promises(min(self._lanes.puts.limits.idle_s, _PROMISE_S))
         self._streams = LeaseStreams(leases) if leases is not None else None
 
     def register(self, server: grpc.Server) -> None:
         """Add this service to ``server``."""
         lanes = self._lanes
         lease = self._streams if self._streams is not None else _no_lease
+        large = LargeCalls(
+            {
+                "Match": (self.match, pb.MatchRequest),
+                "Offer": (self.offer, pb.OfferRequest),
+                "Evict": (self.evict, pb.EvictRequest),
+                "Stats": (self.stats, pb.StatsRequest),
+            }
+        )
         handlers = {
             "Describe": _unary(lanes.figures, self.describe, pb.DescribeRequest, pb.DescribeResponse),
             "Stats": _unary(lanes.figures, self.stats, pb.StatsRequest, pb.StatsResponse),
             "Match": _unary(lanes.lookups, self.match, pb.MatchRequest, pb.MatchResponse),
+            "Offer": _unary(lanes.lookups, self.offer, pb.OfferRequest, pb.OfferResponse),
             "Evict": _unary(lanes.changes, self.evict, pb.EvictRequest, pb.EvictResponse),
             "Drop": _unary(lanes.changes, self.drop, pb.DropRequest, pb.DropResponse),
             "Fetch": grpc.unary_stream_rpc_method_handler(
@@ -63,6 +77,9 @@ class CacheServicer:
             ),
             "Put": grpc.stream_unary_rpc_method_handler(
                 in_lane(lanes.puts, self.put), frames.decode_put, pb.PutResponse.SerializeToString
+            ),
+            "Large": grpc.stream_stream_rpc_method_handler(
+                in_lane(lanes.large, large), pb.Piece.FromString, pb.Piece.SerializeToString
             ),
             "Lease": grpc.stream_stream_rpc_method_handler(
                 in_lane(lanes.leases, lease), pb.LeaseRequest.FromString, pb.LeaseResponse.SerializeToString
@@ -95,16 +112,37 @@ class CacheServicer:
             return
         if request.lease and self._leases is not None:
             handles, chunks = self._leases.pin(request.lease, chunks)
-            if handles:
-                yield pb.Frame(handles=handles)
+            for start in range(0, len(handles), _HANDLES):
+                yield pb.Frame(handles=handles[start : start + _HANDLES])
         for chunk in chunks:
             yield from _while_active(context, frames.split(chunk.chunk_id, chunk.payload, chunk.checksum))
             if not context.is_active():
                 return
 
+    def offer(self, request: pb.OfferRequest, context: grpc.ServicerContext) -> pb.OfferResponse:
+        """Say which chunks to send: those that are wanted, and that nobody else is about to send."""
+        _check_namespace(request.namespace)
+        offered = convert.offer_from_proto(request)
+        if not isinstance(self._cache, PutJudge):
+            return pb.OfferResponse(wanted=range(len(offered.chunks)))
+        verdicts = self._cache.judge(offered)
+        wanted = [i for i, verdict in enumerate(verdicts) if verdict.wanted]
+        promise, free = self._promises.claim([verdicts[i].identity for i in wanted])
+        there = sum(verdict.duplicate for verdict in verdicts)
+        receipt = PutReceipt(duplicate=there + free.count(False), over_variants=len(verdicts) - len(wanted) - there)
+        return pb.OfferResponse(
+            wanted=[i for i, yes in zip(wanted, free, strict=True) if yes],
+            receipt=convert_figures.receipt_to_proto(receipt),
+            offer=promise,
+        )
+
     def put(self, parts: Iterator[frames.Frame | pb.PutHeader], context: grpc.ServicerContext) -> pb.PutResponse:
         """Take chunks; nothing is stored unless all of them arrived whole."""
         header = read_header(parts)
+        with self._promises.kept(header.offer, len(header.chunks)):
+            return self._put(header, parts)
+
+    def _put(self, header: pb.PutHeader, parts: Iterator[frames.Frame | pb.PutHeader]) -> pb.PutResponse:
         _check_namespace(header.namespace)
         self._cache.evict(header.namespace, ())  # an unknown namespace is refused before its bytes come
         memory = assemble.empty
@@ -131,7 +169,9 @@ class CacheServicer:
 
 
 def _unary(lane: Lane, method: Callable[..., Any], request: Any, response: Any) -> Any:
-    return grpc.unary_unary_rpc_method_handler(in_lane(lane, method), request.FromString, response.SerializeToString)
+    return grpc.unary_unary_rpc_method_handler(
+        in_lane(lane, fitting(method)), request.FromString, response.SerializeToString
+    )
 
 
 def _while_active(context: grpc.ServicerContext, sent: Iterator[frames.Frame]) -> Iterator[frames.Frame]:
