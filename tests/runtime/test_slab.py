@@ -1,10 +1,12 @@
 """The slab behaves as a cache of transformers does."""
 
+import copy
+
 import pytest
 import torch
 from transformers import DynamicCache
 
-from kvboost.runtime.kv.slab import SlabCache, SplicePass
+from kvboost.runtime.kv.slab import LayerGate, SlabCache, SplicePass
 from kvboost.types import KVLayout
 
 LAYOUT = KVLayout(2, 2, 4, 6, "float32")
@@ -106,3 +108,13 @@ def test_a_fresh_slab_is_finite_and_empty():
 def test_sliding_layers_are_not_claimed():
     slab, _ = both()
     assert not any(slab.is_sliding)
+
+
+def test_a_cache_without_a_gate_can_be_copied():
+    cache = SlabCache(LAYOUT, 8)
+    gate = LayerGate()
+    cache.set_gate(gate)
+    gate.open(LAYOUT.num_layers)
+    cache.set_gate(None)
+    cache.set_length(3)
+    assert copy.deepcopy(cache).get_seq_length() == 3

@@ -235,8 +235,8 @@ class SlabCache(DynamicCache):
         for layer in self.layers:
             layer.set_length(length)
 
-    def set_gate(self, gate: LayerGate) -> None:
-        """Let each layer be used only when ``gate`` says that it is in place."""
+    def set_gate(self, gate: LayerGate | None) -> None:
+        """Let each layer be used only when ``gate`` says that it is in place; without one, at once."""
         for layer in self.layers:
             layer.gate = gate
 

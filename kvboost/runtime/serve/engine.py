@@ -166,6 +166,7 @@ class Engine:
             self.blame([lent], error, bool(ran.broken))
         ids = self._answered(row, sequences(ran.result)[0].tolist())
         waited = prepared.splice.cache.layers[0].gate is not None  # for K/V, within the pass
+        prepared.splice.cache.set_gate(None)  # all are in place, and the caller may want to copy it
         passes = Passes(ran.ttft_s, None if waited else ran.ttft_s - before_s, {"setup": ran.setup_s})
         return ran.result, self.finisher.finish(prepared, watch, ids, passes, keep=request.returns_dict).report
 
