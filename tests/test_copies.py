@@ -104,7 +104,9 @@ with boosted() as model:
     model.generate(ids, **GREEDY)
     engine = settle(model)
     # Locks stand as they happen to: here, all of them held.
-    engine.counters._lock.acquire(); engine.preparer.cache._lock.acquire()
+    engine.counters._lock.acquire()
+    (room,) = engine.preparer.cache._rooms.values()
+    held = room.table(); held.__enter__()
     hold = engine.writer.held(); hold.__enter__()
     engine.writer.submit(lambda: None)
     pid = os.fork()
@@ -119,7 +121,7 @@ with boosted() as model:
         ok = right and len(told) == 2 and str(os.getppid()) in told[0] and "spawn" in declined[0]
         os._exit(0 if ok else 3)
     _, status = os.waitpid(pid, 0)
-    engine.counters._lock.release(); engine.preparer.cache._lock.release()
+    engine.counters._lock.release(); held.__exit__(None, None, None)
     hold.__exit__(None, None, None)
     assert torch.equal(model.generate(ids, **GREEDY), expected)
     assert model.last_reuse.reused_tokens > 0

@@ -37,13 +37,14 @@ class SlowPuts(LocalCache):
 
 def kept(cache):
     """Return what the cache holds, by tokens from the start to the chunk's end."""
-    table = next(iter(cache._tables.values()))
-    layout = table.namespace.layout
+    (room,) = cache._rooms.values()
+    with room.table() as table:
+        namespace, donors = table.namespace, {donor.chunk_id: donor for donor in table.donors}
     held = {}
-    for chunk in cache.fetch(table.namespace.key, table.chunk_ids):
-        entry = table._entries[chunk.chunk_id]
+    for chunk in cache.fetch(namespace.key, list(donors)):
         chunk.verified()
-        held[entry.donor.prefix_hash] = unpack(memoryview(chunk.payload), layout, len(entry.donor.token_ids))
+        donor = donors[chunk.chunk_id]
+        held[donor.prefix_hash] = unpack(memoryview(chunk.payload), namespace.layout, len(donor.token_ids))
     return held
 
 

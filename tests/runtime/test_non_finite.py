@@ -33,19 +33,26 @@ def overflowing(dtype=torch.float32):
 
 
 def stored(cache):
-    table = next(iter(cache._tables.values()))
-    return [(kv, table.namespace.layout) for kv in cache.fetch(table.namespace.key, table.chunk_ids)]
+    namespace, ids = held(cache)
+    return [(kv, namespace.layout) for kv in cache.fetch(namespace.key, ids)]
+
+
+def held(cache):
+    """Return the one namespace of a cache, and the ids of its chunks."""
+    (room,) = cache._rooms.values()
+    with room.table() as table:
+        return table.namespace, [donor.chunk_id for donor in table.donors]
 
 
 def ids_of(cache):
-    return set(next(iter(cache.inner._tables.values())).chunk_ids)
+    return set(held(cache.inner)[1])
 
 
 def poisoned(cache, layer, number=NAN):
     """Have one chunk of every fetch come with ``number`` in a layer, though its checksum is right."""
 
     def spoil(chunk):
-        layout = next(iter(cache.inner._tables.values())).namespace.layout
+        layout = held(cache.inner)[0].layout
         payload = bytearray(chunk.payload)
         _, values = unpack(memoryview(payload), layout, len(payload) // layout.token_bytes)
         values[layer, 0, 0] = number
