@@ -115,7 +115,7 @@ class Nominator:
         wanted = [i for i, (room, vector_id) in enumerate(keys) if _wants(room, vector_id)]
         if self._memory is None or not wanted:
             return
-        rows = self._memory.embed([keys[i][0].namespace.key for i in wanted], [texts[i] for i in wanted])
+        rows = self._memory.embed([keys[i][0].key for i in wanted], [texts[i] for i in wanted])
         self.vector_dim = rows.shape[1]
         for row, i in zip(rows, wanted, strict=True):
             room, vector_id = keys[i]

@@ -92,7 +92,7 @@ class Putting:
 
     def _copied(self, number: int, offer: Offer) -> memoryview:
         """Return the chunk's bytes in the cache's memory, where nobody changes them after they were looked at."""
-        namespace, key = self.room.namespace, self.room.namespace.key
+        namespace, key = self.room.namespace, self.room.key
         make_room = self.stocks.vacating.for_put(key, offer.nbytes)
         payload = copied_in(self.stocks.allocator, key, offer.chunk.payload, make_room)
         if not all_finite(payload, namespace.layout.dtype):

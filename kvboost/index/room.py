@@ -27,6 +27,7 @@ class Room:
 
     def __init__(self, namespace: Namespace, budget: Budget, allocator: PayloadAllocator) -> None:
         self.namespace = namespace
+        self.key = namespace.key  # a digest, not to be taken at every chunk
         self._budget = budget
         self._allocator = allocator
         self._lock = threading.Lock()
@@ -46,7 +47,7 @@ class Room:
         """
         with self._lock:
             if self._closed:
-                raise UnknownNamespaceError(f"namespace {self.namespace.key!r} was dropped; call open() with it first")
+                raise UnknownNamespaceError(f"namespace {self.key!r} was dropped; call open() with it first")
             yield self._table
 
     def fetch(self, chunk_ids: Sequence[int]) -> list[ChunkKV]:
@@ -107,7 +108,7 @@ class Room:
                 kv = self._store.peek(chunk_id)
                 source = np.frombuffer(memoryview(kv.payload), dtype=np.uint8)
                 try:
-                    memory = self._allocator.allocate(self.namespace.key, source.nbytes, grow=False)
+                    memory = self._allocator.allocate(self.key, source.nbytes, grow=False)
                 except QuotaError:
                     self._remove(chunk_id)
                     self._table.evicted_chunks += 1
