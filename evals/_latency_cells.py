@@ -65,10 +65,14 @@ def make_group(
     tiers: Sequence[str],
     policy: ReusePolicy,
     seed: int,
+    rounds: int = 1,
 ) -> Group:
-    """Return prompts of about ``tokens`` tokens, all within a few tokens of the same length."""
+    """Return prompts of about ``tokens`` tokens, all within a few tokens of the same length.
+
+    ``rounds`` as in :class:`~evals._corpus.Corpus`.
+    """
     rng = random.Random(f"{seed} {tokens} latency")
-    corpus = Corpus(tokenizer, seed)
+    corpus = Corpus(tokenizer, seed, rounds)
     documents = _documents(corpus, tokens)
     cached = tuple(prompt(tokenizer, documents, _QUESTIONS[0]))
     moved = [*documents[1::2], *documents[::2]]  # none keeps its place, none its neighbour

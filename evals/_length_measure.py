@@ -89,6 +89,11 @@ class ResidentPeak:
         self.grown: int | None = None
         self._done = threading.Event()
 
+    @property
+    def seen(self) -> int:
+        """Bytes that the process has grown by at most so far."""
+        return self._peak - self._before
+
     def __enter__(self) -> ResidentPeak:
         """Begin to look."""
         gc.collect()
@@ -101,7 +106,7 @@ class ResidentPeak:
         """Stop looking."""
         self._done.set()
         self._thread.join()
-        self.grown = self._peak - self._before if _STATM.exists() else None
+        self.grown = self.seen if _STATM.exists() else None
 
     def _watch(self) -> None:
         while not self._done.wait(_SAMPLE_S):

@@ -44,6 +44,7 @@ MOST_EXTRA_BYTES = 256 << 20
 _LEAST_S = 0.05
 _SHARE = 0.08
 _ROOM_TOKENS = 1024
+_TEXT_TOKENS = 40_000  # of a prompt, twice which and a little the texts hold
 _FULL, _QUICK = (8192, 32768, 131072), (2048, 8192)
 _STAGES = ("segment", "match", "plan", "fetch", "repair", "harvest", "put")
 _COLUMNS = (
@@ -66,7 +67,8 @@ def measure(bench: Bench, args: argparse.Namespace) -> Result:
 
 def _rows(bench: Bench, name: str, model: PreTrainedModel, tokens: int, seed: int) -> Iterator[dict[str, Any]]:
     policy = replace(bench.policy, recompute_ratio=_SHARE)
-    group = make_group(bench.tokenizer, tokens, (_SHARE,), ("prefix", "shifted", "edited"), policy, seed)
+    tiers, rounds = ("prefix", "shifted", "edited"), 1 + tokens // _TEXT_TOKENS
+    group = make_group(bench.tokenizer, tokens, (_SHARE,), tiers, policy, seed, rounds)
     requests = [("cold", group.base, policy), *((case.tier, case.prompt, case.policy) for case in group.cases)]
     with replace(bench, embedder=None).session(model=model) as session:
         session.store(group.donors[1][:512])  # what is made once at first use is no cost of a long prompt
