@@ -21,8 +21,8 @@ class Corpus:
     Parameters
     ----------
     rounds
-        How often the texts are gone through: from the second time on the words of each line are in a random order, which
-        is no text, but shares no run of words with what came before. For evals in which the model is of no matter.
+        How often the texts are gone through: from the second time on the words of each line are in a random order,
+        which is no text, but shares no run of words with what came before. For evals where the model does not matter.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, seed: int, rounds: int = 1) -> None:

@@ -103,24 +103,34 @@ class LayerShift:
         for i, run in enumerate(self.runs):
             at = slice(run.span.start, run.span.end)
             key_gap = new_keys[:, run.rows].float() - keys[:, run.positions].float()
-            if self.rope is None or self.turns is None:
-                _add(keys[:, at], shrunk_mean(key_gap), run.fade)
-            else:
-                turn = self.turns[i]
-                key_gap = rotated(key_gap, turn.sample_cos, -turn.sample_sin, self.rope)
-                _add_turned(keys[:, at], shrunk_mean(key_gap), run.fade, turn, self.rope)
             value_gap = new_values[:, run.rows].float() - values[:, run.positions].float()
-            _add(values[:, at], shrunk_mean(value_gap), run.fade)
+            turn = self.turns[i] if self.turns is not None else None
+            if turn is not None and self.rope is not None:
+                key_gap = rotated(key_gap, turn.sample_cos, turn.sample_back, self.rope)
+            key_mean, value_mean = _means(key_gap, value_gap)
+            if turn is not None and self.rope is not None:
+                _add_turned(keys[:, at], key_mean, run.fade, turn, self.rope)
+            else:
+                _add(keys[:, at], key_mean, run.fade)
+            _add(values[:, at], value_mean, run.fade)
 
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """Angles of one run under one rope: ``[len(span), rotary_dim / 2]`` times the fade, ``sample_*`` of the sample."""
+    """Angles of one run under one rope: ``[len(span), rotary_dim / 2]`` times the fade, and the sample's, backwards."""
 
     cos: Tensor
     sin: Tensor
     sample_cos: Tensor
-    sample_sin: Tensor
+    sample_back: Tensor
+
+
+def _means(key_gap: Tensor, value_gap: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the shrunk means of both, found together where heads of keys and values are alike: half the calls."""
+    if key_gap.shape[2] != value_gap.shape[2]:
+        return shrunk_mean(key_gap), shrunk_mean(value_gap)
+    key_mean, value_mean = shrunk_mean(torch.cat([key_gap, value_gap])).chunk(2)
+    return key_mean, value_mean
 
 
 def shrunk_mean(gaps: Tensor) -> Tensor:
@@ -138,7 +148,7 @@ def shrunk_mean(gaps: Tensor) -> Tensor:
 
 
 def plan_shift(runs: Sequence[Span], positions: Tensor, within: Span | None = None) -> list[RunShift]:
-    """Return the shift of each run, or of its part ``within``, that ``positions`` (``[Q]``, ascending) touch."""
+    """Return the shift of each run, or of its part ``within``, that ``positions`` (``[Q]``, ascending) touch twice."""
     shifts = []
     bounds = torch.tensor([(run.start, run.end) for run in runs], dtype=torch.long, device=positions.device)
     places = torch.searchsorted(positions, bounds.view(-1, 2)).tolist()
@@ -146,7 +156,7 @@ def plan_shift(runs: Sequence[Span], positions: Tensor, within: Span | None = No
         if first == last:
             continue
         span = run if within is None else Span(max(run.start, within.start), min(run.end, within.end))
-        if last - first < len(span):
+        if 1 < last - first < len(span):  # one token tells nothing of the spread
             sample = positions[first:last]
             depth = torch.arange(len(span), device=positions.device, dtype=torch.float32) + (span.start - run.start)
             profile = (1.0 + depth / FADE_TOKENS).rsqrt()
@@ -169,7 +179,7 @@ def layer_shifts(
 def _turn(run: RunShift, rope: Rope) -> _Turn:
     cos, sin = rope.angles(torch.arange(run.span.start, run.span.end, device=run.positions.device))
     sample = run.positions - run.span.start
-    return _Turn(cos * run.fade, sin * run.fade, cos[sample], sin[sample])
+    return _Turn(cos * run.fade, sin * run.fade, cos[sample], -sin[sample])
 
 
 def _add(target: Tensor, amount: Tensor, fade: Tensor) -> None:
@@ -187,6 +197,7 @@ def _add_turned(target: Tensor, amount: Tensor, fade: Tensor, turn: _Turn, rope:
     a, b = pairs(amount, rope)
     first.addcmul_(a, turn.cos).addcmul_(b, turn.sin, value=-1.0)
     second.addcmul_(b, turn.cos).addcmul_(a, turn.sin)
-    sum_[..., rope.rotary_dim :].addcmul_(amount[..., rope.rotary_dim :], fade)
+    if rope.rotary_dim < amount.shape[-1]:
+        sum_[..., rope.rotary_dim :].addcmul_(amount[..., rope.rotary_dim :], fade)
     if sum_ is not target:
         target.copy_(sum_)

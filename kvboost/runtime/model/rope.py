@@ -65,9 +65,13 @@ def rotate(keys: Tensor, cos: Tensor, sin: Tensor, rope: Rope, out: Tensor) -> N
     """
     first, second = pairs(keys, rope)
     out_first, out_second = pairs(out, rope)
-    a, b = first.float(), second.float()
-    out_first.copy_(a * cos - b * sin)
-    out_second.copy_(b * cos + a * sin)
+    if keys.dtype == out.dtype == torch.float32:
+        torch.mul(first, cos, out=out_first).addcmul_(second, sin, value=-1.0)  # no temporaries
+        torch.mul(second, cos, out=out_second).addcmul_(first, sin)
+    else:
+        a, b = first.float(), second.float()
+        out_first.copy_(a * cos - b * sin)
+        out_second.copy_(b * cos + a * sin)
     if rope.rotary_dim < keys.shape[-1]:
         out[..., rope.rotary_dim :].copy_(keys[..., rope.rotary_dim :])
 
