@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from kvboost.errors import InputError, PromptError
+from kvboost.errors import EmptyPromptError, InputError
 from kvboost.protocols import Embedder
 from kvboost.segment.blocks import Block, Kind, find_blocks
 from kvboost.segment.language import FullStops
@@ -87,10 +87,10 @@ class Segmenter:
         Raises
         ------
         PromptError
-            If the prompt is empty or holds something else than token ids.
+            If the prompt is empty (EmptyPromptError) or holds something else than token ids.
         """
         if len(token_ids) == 0:
-            raise PromptError("the prompt has no tokens; pass at least one token id")
+            raise EmptyPromptError("the prompt has no tokens; pass at least one token id")
         tokens = self._texts(token_ids)
         paragraphs = self._paragraphs(tokens)
         ends = pack(paragraphs, self._sizes, Cutter(tokens, self._sizes))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from jinja2.exceptions import TemplateError
 
-from kvboost.errors import EmptyPromptError, InputError, PromptTooLongError
+from kvboost.errors import EmptyPromptError, InputError
 from kvboost.sampling import Sampling
 from kvboost.v1 import runtime_pb2 as pb
 from kvboost.wire.convert_sampling import sampling_from_proto
@@ -15,6 +15,7 @@ from .served import ServedModel
 
 DEFAULT_NEW_TOKENS = 256
 MOST_LOGPROBS = 20
+_SHORTEN = "shorten the prompt"
 ROLES = ("system", "user", "assistant")
 
 
@@ -72,19 +73,15 @@ def token_ids_of(ask: Ask, served: ServedModel) -> list[int]:
     """
     kind = ask.message.WhichOneof("input")
     if kind == "prompt":
-        ids = list(served.tokenizer(ask.message.prompt)["input_ids"])
+        ids = served.tokenising.prompt_ids(ask.message.prompt, kind, _SHORTEN)
     elif kind == "chat":
-        ids = _chat_ids(ask.message.chat, served)
+        ids = served.tokenising.prompt_ids(chat_text(ask.message.chat, served), kind, _SHORTEN, special=False)
     else:
         ids = list(ask.message.token_ids.ids)
+        served.tokenising.check_length(len(ids), str(kind), _SHORTEN)
         _check_ids(ids, served.vocab_size)
     if not ids:
         raise EmptyPromptError(f"{kind} has no tokens; the model needs at least one to go on from")
-    limit = served.max_context_tokens
-    if limit and len(ids) >= limit:
-        raise PromptTooLongError(
-            f"{kind} has {len(ids)} tokens, the model's context holds {limit}, the answer included; shorten the prompt"
-        )
     return ids
 
 
@@ -135,10 +132,6 @@ def chat_text(chat: pb.ChatMessages, served: ServedModel) -> str:
         return str(served.tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False))
     except TemplateError as error:
         raise InputError(f"chat does not fit the model's chat template: {error}") from error
-
-
-def _chat_ids(chat: pb.ChatMessages, served: ServedModel) -> list[int]:
-    return list(served.tokenizer(chat_text(chat, served), add_special_tokens=False)["input_ids"])
 
 
 def _check_ids(ids: list[int], vocab_size: int) -> None:

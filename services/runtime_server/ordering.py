@@ -28,7 +28,8 @@ def order(served: ServedModel, request: pb.OrderRequest) -> pb.OrderResponse:
         return pb.OrderResponse()
     special = request.WhichOneof("before") != "chat"
     text = _prompt(served, request)
-    before, documents = document_token_ids(served.tokenizer, text, request.documents, add_special_tokens=special)
+    with served.tokenising.room_for(text):
+        before, documents = document_token_ids(served.tokenizer, text, request.documents, add_special_tokens=special)
     engine = served.engine
     try:
         found = order_documents(engine.cache, engine.namespace.key, before, documents)

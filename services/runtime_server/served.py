@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from transformers import PreTrainedTokenizerBase
 
 from kvboost.runtime.serve.engine import Engine
+
+from .tokenising import Tokenising
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,8 @@ class ServedModel:
         Where its cache is; empty for one in this process.
     publishes
         Whether callers may publish documents for all tenants.
+    tokenising
+        The tokenizer, for texts that callers send.
     """
 
     engine: Engine
@@ -28,6 +32,10 @@ class ServedModel:
     name: str
     cache_address: str = ""
     publishes: bool = False
+    tokenising: Tokenising = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tokenising", Tokenising(self.tokenizer, self.max_context_tokens))
 
     @property
     def max_context_tokens(self) -> int:

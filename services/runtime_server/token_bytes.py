@@ -8,6 +8,7 @@ from collections.abc import Collection
 from kvboost.runtime.serve.logprobs import Logprobs
 from kvboost.v1 import runtime_pb2 as pb
 
+from .byte_alphabet import BYTE_OF
 from .served import ServedModel
 
 _HALF = "\ufffd"
@@ -52,20 +53,6 @@ def token_bytes(served: ServedModel, token_id: int) -> tuple[str, bytes | None]:
     text = served.decode_all([token_id] * 2)[len(served.decode_all([token_id])) :]
     if _HALF not in text:
         return text, text.encode()
-    utf8 = bytes(_BYTE_OF.get(char, 0) for char in raw)
-    known = all(char in _BYTE_OF for char in raw) and utf8.decode(errors="replace") == text
+    utf8 = bytes(BYTE_OF.get(char, 0) for char in raw)
+    known = all(char in BYTE_OF for char in raw) and utf8.decode(errors="replace") == text
     return text, utf8 if known else None
-
-
-def _byte_alphabet() -> dict[str, int]:
-    """Return the byte that each character stands for in byte-level vocabularies.
-
-    Printable bytes stand for themselves and the others for the characters from U+0100 on, in order (GPT-2's encoder,
-    github.com/openai/gpt-2).
-    """
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = (byte for byte in range(256) if byte not in printable)
-    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
-
-
-_BYTE_OF = _byte_alphabet()

@@ -8,7 +8,7 @@ from concurrent.futures import CancelledError
 
 import grpc
 
-from kvboost.errors import CacheUnavailableError, InputError, PromptTooLongError, SupportError
+from kvboost.errors import CacheUnavailableError, InputError, SupportError
 from kvboost.policy import ReusePolicy
 from kvboost.published import PublishedCache
 from kvboost.runtime.batching import Batch, BatchRequest
@@ -103,10 +103,5 @@ def _token_ids(served: ServedModel, prefix: str, document: str, index: int) -> t
     if not text:
         raise InputError(f"documents[{index}] is empty; leave it out")
     before = f"{prefix.rstrip()}{_BREAK}" if prefix.strip() else ""
-    ids = tuple(served.tokenizer(f"{before}{text}{_BREAK}")["input_ids"])
-    limit = served.max_context_tokens
-    if limit and len(ids) >= limit:
-        raise PromptTooLongError(
-            f"documents[{index}] has {len(ids)} tokens with its prefix, the model's context holds {limit}; split it"
-        )
-    return ids
+    text = f"{before}{text}{_BREAK}"
+    return tuple(served.tokenising.prompt_ids(text, f"documents[{index}]", "split it"))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from kvboost.errors import InputError, PromptError, TensorError
+from kvboost.errors import EmptyPromptError, InputError, TensorError
 from kvboost.segment import Segmenter
 from kvboost.segment.semantic import dips
 from kvboost.types import check_chunks
@@ -183,7 +183,7 @@ def test_numpy_ids_are_fine_and_an_empty_prompt_is_not():
     _, segmenter = SEGMENTERS["byte_level"]
     ids = ids_of(byte_level(), "He went home.")
     assert segmenter.segment(np.array(ids)) == segmenter.segment(ids)
-    with pytest.raises(PromptError, match="no tokens"):
+    with pytest.raises(EmptyPromptError, match="no tokens"):
         segmenter.segment([])
 
 
