@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from kvboost.errors import InputError
@@ -23,6 +24,15 @@ def check_text(text: str, field: str) -> None:
         raise InputError(
             f"{field} holds half of a surrogate pair at character {error.start}; send whole characters"
         ) from None
+
+
+def check_texts(texts: Sequence[str], field: str) -> None:
+    """Refuse what is no list of texts; errors as of :func:`check_text`."""
+    if isinstance(texts, str) or not isinstance(texts, Sequence):
+        given = "one text" if isinstance(texts, str) else type(texts).__name__
+        raise InputError(f"{field} must be a list of texts, not {given}")
+    for i, text in enumerate(texts):
+        check_text(text, f"{field}[{i}]")
 
 
 def decoded(raw: bytes, name: str, kind: type[InputError] = InputError) -> str:

@@ -1,14 +1,13 @@
-"""What a message can hold, checked before it is made or sent."""
+"""What a request to a runtime may take, checked before it is sent."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from kvboost.errors import InputError, PromptTooLongError
+from kvboost.errors import PromptTooLongError
 
 MAX_REQUEST_BYTES = 4 << 20
 """What gRPC's servers take in one message, unless told otherwise."""
-MAX_COUNT = (1 << 32) - 1
 
 
 class Sized(Protocol):
@@ -29,18 +28,3 @@ def check_size(request: Sized, what: str, remedy: str) -> None:
     """
     if (size := request.ByteSize()) > MAX_REQUEST_BYTES:
         raise PromptTooLongError(f"{what} takes {size:,} bytes, a request holds {MAX_REQUEST_BYTES:,}; {remedy}")
-
-
-def check_count(value: object, field: str) -> int:
-    """Return ``value`` if an unsigned 32-bit field can hold it.
-
-    Raises
-    ------
-    InputError
-        Naming ``field``.
-    """
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError(f"{field} must be a whole number, not {type(value).__name__}")
-    if not 0 <= value <= MAX_COUNT:
-        raise InputError(f"{field} must lie in [0, 2**32)")
-    return value

@@ -13,8 +13,9 @@ from kvboost.client.lease import Lease
 from kvboost.client.lease_keeper import LeaseKeeper
 from kvboost.client.parts import read_parts
 from kvboost.client.putting import batches, check_payloads, nbytes_of, parts_of, total
+from kvboost.client.segments import SegmentError
 from kvboost.client.transport import Transport
-from kvboost.errors import CacheUnavailableError, DataLossError, InputError, UnknownNamespaceError
+from kvboost.errors import DataLossError, InputError, UnknownNamespaceError
 from kvboost.types import (
     CacheInfo,
     CacheStats,
@@ -30,6 +31,7 @@ from kvboost.types import (
 )
 from kvboost.v1 import cache_pb2 as pb
 from kvboost.wire import convert, convert_figures
+from kvboost.wire.checks import check_count, check_seconds
 from kvboost.wire.pieces import MAX_MESSAGE_BYTES, check_size
 
 PUT_CALL_BYTES = 64 << 20
@@ -81,10 +83,10 @@ class CacheClient:
         put_timeout_s: float = 60.0,
         shared_memory: bool = True,
     ) -> None:
-        self._timeout_s = _positive("timeout_s", timeout_s)
-        self._match_timeout_s = _positive("match_timeout_s", match_timeout_s)
-        self._fetch_timeout_s = _positive("fetch_timeout_s", fetch_timeout_s)
-        self._put_timeout_s = _positive("put_timeout_s", put_timeout_s)
+        self._timeout_s = check_seconds(timeout_s, "timeout_s")
+        self._match_timeout_s = check_seconds(match_timeout_s, "match_timeout_s")
+        self._fetch_timeout_s = check_seconds(fetch_timeout_s, "fetch_timeout_s")
+        self._put_timeout_s = check_seconds(put_timeout_s, "put_timeout_s")
         self._transport = Transport(address)
         self._lock = threading.Lock()
         self._opened: dict[str, tuple[Namespace, CacheInfo]] = {}
@@ -131,7 +133,7 @@ class CacheClient:
             if lease is not None:
                 try:
                     return self._first(namespace, chunk_ids, lease)
-                except CacheUnavailableError as error:
+                except SegmentError as error:
                     self._leases.drop(lease, error)
             return self._first(namespace, chunk_ids, None)
 
@@ -158,10 +160,11 @@ class CacheClient:
         TruncatedStreamError, DataLossError
             As of :meth:`fetch`.
         """
-        if parts < 1:
+        if check_count(parts, "parts") < 1:
             raise InputError(f"parts {parts} must be at least 1")
-        wanted = dict.fromkeys(chunk_ids)  # a chunk that is asked for twice comes once
-        request = pb.FetchRequest(namespace=namespace, chunk_ids=wanted, parts=parts)
+        # A chunk that is asked for twice comes once.
+        wanted = list(dict.fromkeys(convert.chunk_ids_to_proto(chunk_ids)))
+        request = pb.FetchRequest(namespace=convert.key_to_proto(namespace), chunk_ids=wanted, parts=parts)
 
         def first() -> tuple[Iterator[ChunkPart], ChunkPart | None]:
             stream = read_parts(self._transport.fetch(request, self._fetch_timeout_s), parts)
@@ -179,10 +182,10 @@ class CacheClient:
         is just sending is counted as ``duplicate``; should that client fail, it is missing until it is put again.
         """
         with self._lock:
-            opened = self._opened.get(request.namespace)
+            opened = self._opened.get(convert.key_to_proto(request.namespace))
         small, too_large = list(request.chunks), 0
+        check_payloads(request.chunks, opened[0].layout if opened else None)
         if opened:
-            check_payloads(request.chunks, opened[0].layout)
             small = [c for c in request.chunks if nbytes_of(c) <= opened[1].max_bytes]
             too_large = len(request.chunks) - len(small)
         limit = min(PUT_CALL_BYTES, opened[1].max_bytes) if opened else PUT_CALL_BYTES
@@ -197,14 +200,16 @@ class CacheClient:
 
     def evict(self, namespace: str, chunk_ids: Sequence[int]) -> int:
         """Remove chunks; return how many were there."""
-        request = pb.EvictRequest(namespace=namespace, chunk_ids=chunk_ids)
+        request = pb.EvictRequest(
+            namespace=convert.key_to_proto(namespace), chunk_ids=convert.chunk_ids_to_proto(chunk_ids)
+        )
         return self._reopening(namespace, lambda: self._transport.evict(request, self._timeout_s)).evicted
 
     def drop(self, namespace: str) -> int:
         """Forget the whole namespace, here and on the server; return how many chunks it held."""
         with self._lock:
-            self._opened.pop(namespace, None)
-        return self._transport.drop(pb.DropRequest(namespace=namespace), self._timeout_s).dropped
+            self._opened.pop(convert.key_to_proto(namespace), None)
+        return self._transport.drop(pb.DropRequest(namespace=convert.key_to_proto(namespace)), self._timeout_s).dropped
 
     def stats(self) -> CacheStats:
         """Return figures of the cache and its namespaces."""
@@ -219,7 +224,11 @@ class CacheClient:
         self, namespace: str, chunk_ids: Sequence[int], lease: Lease | None
     ) -> tuple[Iterator[ChunkKV], ChunkKV | None]:
         """Begin a fetch; return its first chunk and the stream of the others."""
-        request = pb.FetchRequest(namespace=namespace, chunk_ids=chunk_ids, lease=lease.name if lease else None)
+        request = pb.FetchRequest(
+            namespace=convert.key_to_proto(namespace),
+            chunk_ids=convert.chunk_ids_to_proto(chunk_ids),
+            lease=lease.name if lease else None,
+        )
         stream = chunks(self._transport.fetch(request, self._fetch_timeout_s), lease)
         return stream, next(stream, None)
 
@@ -238,7 +247,7 @@ class CacheClient:
 
     def _put_batch(self, request: PutRequest, batch: Sequence[NewChunk], offer: str) -> PutReceipt:
         header = pb.PutHeader(
-            namespace=request.namespace,
+            namespace=convert.key_to_proto(request.namespace),
             token_ids=convert.token_ids_to_proto(request.token_ids),
             chunks=[convert.new_chunk_to_proto(c) for c in batch],
             prefix_only=request.prefix_only,
@@ -262,9 +271,3 @@ class CacheClient:
                 raise
             self.open(opened[0])
             return call()
-
-
-def _positive(name: str, value: float) -> float:
-    if not value > 0:
-        raise InputError(f"{name} {value} must be positive: it is a deadline in seconds")
-    return value

@@ -18,7 +18,7 @@ from kvboost.client.runtime_types import (
 from kvboost.documents import DocumentOrder
 from kvboost.errors import DataLossError, InputError
 from kvboost.reuse import ReuseReport, TierSpan
-from kvboost.texts import check_text
+from kvboost.texts import check_text, check_texts
 from kvboost.types import Handover, Span, Tier
 from kvboost.v1 import runtime_pb2 as pb
 from kvboost.wire.convert import namespace_from_proto, tier_from_proto, token_ids_to_proto
@@ -33,6 +33,8 @@ def prompt_to_proto(prompt: Prompt, request: pb.GenerateRequest) -> None:
         check_text(prompt, "prompt")
         request.prompt = prompt
         return
+    if not isinstance(prompt, Sequence):
+        raise InputError("prompt must be a text, a list of ChatMessage, or a list of token ids")
     messages = [m for m in prompt if isinstance(m, ChatMessage)]
     ids = [i for i in prompt if isinstance(i, int) and not isinstance(i, bool)]
     if len(messages) == len(prompt) > 0:
@@ -45,16 +47,15 @@ def prompt_to_proto(prompt: Prompt, request: pb.GenerateRequest) -> None:
 
 def order_to_proto(documents: Sequence[str], before: str | Sequence[ChatMessage]) -> pb.OrderRequest:
     """Return the request for an order of ``documents`` behind a text or a chat."""
-    if isinstance(documents, str):
-        raise InputError("documents must be a list of texts, not one text")
-    for i, document in enumerate(documents):
-        check_text(document, f"documents[{i}]")
+    check_texts(documents, "documents")
     request = pb.OrderRequest(documents=documents)
     if isinstance(before, str):
         check_text(before, "before")
         request.prompt = before
-    elif before and all(isinstance(m, ChatMessage) for m in before):
-        request.chat.messages.extend(_chat_to_proto(before))
+        return request
+    messages = [m for m in before if isinstance(m, ChatMessage)] if isinstance(before, Sequence) else []
+    if messages and len(messages) == len(before):
+        request.chat.messages.extend(_chat_to_proto(messages))
     else:
         raise InputError("before must be a text, or a list of ChatMessage whose last one goes on with the documents")
     return request

@@ -21,12 +21,12 @@ import grpc
 import numpy as np
 import numpy.typing as npt
 
-from kvboost.client.segments import SegmentMaps
+from kvboost.client.segments import SegmentMaps, generation
 from kvboost.errors import CacheUnavailableError, DataLossError
 from kvboost.types import ChunkKV, Handover
 from kvboost.v1 import cache_pb2 as pb
 
-_END = 0  # the server counts pins from 1
+_END, _WAKE = 0, -1  # the server counts pins from 1
 _BATCH_S = 0.005
 _PROOF_BYTES = 256  # more than any server writes
 
@@ -63,8 +63,9 @@ class Lease:
         self._lock = threading.Lock()
         self._hello: pb.LeaseResponse | None = None
         self._answered = threading.Event()
-        self._ended = False
+        self._ended = self._retired = False
         self._renew_s = 1.0
+        self._maps = SegmentMaps(Path())  # none are mapped before the server says where they are
         self._call = opener(self._requests())
         threading.Thread(target=self._listen, name="kvboost-lease", daemon=True).start()
         try:
@@ -85,7 +86,7 @@ class Lease:
 
         Raises
         ------
-        CacheUnavailableError
+        SegmentError
             Before the first chunk, if one cannot be read where its handle says.
         DataLossError
             After a chunk, if its bytes were given to another while it was read: this process slept for longer
@@ -93,15 +94,14 @@ class Lease:
         """
         with self._lock:
             self._maps.forget_gone()
-            waiting = deque((handle, self._chunk(handle)) for handle in handles)
+            waiting = deque(self._found(handle) for handle in handles)
         while waiting:
-            handle, chunk = waiting.popleft()
+            handle, memory, chunk = waiting.popleft()
             yield chunk
-            with self._lock:
-                if not self._maps.holds(handle):
-                    raise DataLossError(
-                        f"the memory of chunk {handle.chunk} was given to another while it was read; fetch it again"
-                    )
+            if generation(memory, handle) != handle.generation:
+                raise DataLossError(
+                    f"the memory of chunk {handle.chunk} was given to another while it was read; fetch it again"
+                )
 
     def warm(self, namespace: str) -> None:
         """Map what the server has of a namespace by now, and touch it: the first touch of mapped memory takes as long
@@ -113,20 +113,28 @@ class Lease:
         for memory in found:
             memory[:: mmap.PAGESIZE].max()
 
+    def retire(self) -> None:
+        """End the stream once nothing that it pins is read any more; until then it speaks for what is."""
+        self._retired = True
+        self._words.put(_WAKE)
+
     def close(self) -> None:
         """End the stream, and with it every pin."""
         self._ended = True
         self._words.put(_END)
         self._call.cancel()
 
-    def _chunk(self, handle: pb.Handle) -> ChunkKV:
-        view = self._maps.view(handle)
+    def _found(self, handle: pb.Handle) -> tuple[pb.Handle, memoryview, ChunkKV]:
+        view, memory = self._maps.view(handle)
         self._held.add(handle.pin)
         weakref.finalize(view, _let_go, self._held, self._words, handle.pin).atexit = False
-        return ChunkKV(handle.chunk, view.data, handle.checksum, Handover.SHARED_MEMORY)
+        return handle, memory, ChunkKV(handle.chunk, view.data, handle.checksum, Handover.SHARED_MEMORY)
 
     def _requests(self) -> Iterator[pb.LeaseRequest]:
-        """Tell the server what was read, in batches, and from time to time what still is."""
+        """Tell the server what was read, in batches, and from time to time what still is.
+
+        From time to time also let go of files that are gone: a client that is idle would keep their memory.
+        """
         renewed_s = time.monotonic()
         while True:
             released: list[int] = []
@@ -137,12 +145,15 @@ class Lease:
                     released.append(self._words.get_nowait())
             except Empty:
                 pass
-            if self._ended or _END in released:
+            if self._ended or _END in released or (self._retired and not self._held):
                 return
+            released = [pin for pin in released if pin != _WAKE]
             held: list[int] = []
             if time.monotonic() - renewed_s >= self._renew_s:
                 held = list(self._held.copy())
                 renewed_s = time.monotonic()
+                with self._lock:
+                    self._maps.forget_gone()
             if released or held:
                 yield pb.LeaseRequest(released=released, held=held)
 
@@ -160,6 +171,8 @@ class Lease:
             self._ended = True
             self._words.put(_END)
             self._answered.set()
+            with self._lock:
+                self._maps.clear()
 
     def _greeted(self, timeout_s: float) -> pb.LeaseResponse:
         if not self._answered.wait(timeout_s):

@@ -53,8 +53,8 @@ class LeaseKeeper:
             return self._lease
 
     def drop(self, lease: Lease, why: Exception) -> None:
-        """Give up a lease that failed."""
-        lease.close()
+        """Give up a lease that failed for one reader; others may still read what it pins."""
+        lease.retire()
         with self._lock:
             if self._lease is lease:
                 self._lease = None

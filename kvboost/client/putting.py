@@ -12,19 +12,23 @@ from kvboost.wire import frames
 
 
 def nbytes_of(chunk: NewChunk) -> int:
-    """Return the size of a chunk's K/V."""
-    return memoryview(chunk.payload).nbytes
+    """Return the size of a chunk's K/V; what is no buffer is refused."""
+    try:
+        return memoryview(chunk.payload).nbytes
+    except TypeError:
+        raise TensorError(f"payload must be a buffer of bytes, not {type(chunk.payload).__name__}") from None
 
 
-def check_payloads(chunks: Sequence[NewChunk], layout: KVLayout) -> None:
-    """Refuse a payload whose size is not that of its span, before anything is sent.
+def check_payloads(chunks: Sequence[NewChunk], layout: KVLayout | None) -> None:
+    """Refuse a payload that is none, or whose size is not that of its span where the layout is known.
 
     Raises
     ------
     TensorError
     """
     for number, chunk in enumerate(chunks):
-        nbytes, wanted = nbytes_of(chunk), len(chunk.span) * layout.token_bytes
+        nbytes = nbytes_of(chunk)
+        wanted = len(chunk.span) * layout.token_bytes if layout else nbytes
         if nbytes != wanted:
             raise TensorError(
                 f"chunks[{number}].payload has {nbytes} bytes, {len(chunk.span)} tokens of this layout take {wanted}"

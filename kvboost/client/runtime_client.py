@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 from typing_extensions import TypedDict, Unpack
 
-from kvboost.client.bounds import check_count, check_size
+from kvboost.client.bounds import check_size
 from kvboost.client.convert_runtime import (
     Prompt,
     event_from_proto,
@@ -22,13 +22,14 @@ from kvboost.client.convert_runtime import (
 from kvboost.client.runtime_types import Answer, ChatMessage, Finish, RuntimeInfo, TokenPiece, WarmReceipt
 from kvboost.client.transport import CHANNEL_OPTIONS
 from kvboost.documents import DocumentOrder
-from kvboost.errors import InputError, RuntimeUnavailableError
+from kvboost.errors import RuntimeUnavailableError
 from kvboost.origin import Origin
 from kvboost.sampling import Sampling
-from kvboost.texts import check_text
+from kvboost.texts import check_text, check_texts
 from kvboost.v1 import runtime_pb2 as pb
 from kvboost.v1 import runtime_pb2_grpc as pb_grpc
 from kvboost.wire.address import parse_address
+from kvboost.wire.checks import check_count, check_seconds
 from kvboost.wire.convert_sampling import sampling_to_proto
 from kvboost.wire.status import error_of
 from kvboost.wire.tracing import traced_channel
@@ -90,7 +91,7 @@ class RuntimeClient:
 
     def __init__(self, address: str, *, timeout_s: float = 10.0) -> None:
         self.address = str(parse_address(address))
-        self._timeout_s = timeout_s
+        self._timeout_s = check_seconds(timeout_s, "timeout_s")
         self._closed = False
         self._origin = Origin()
         self._channel = traced_channel(grpc.insecure_channel(self.address, options=(*CHANNEL_OPTIONS, _ANY_ANSWER)))
@@ -177,21 +178,19 @@ class RuntimeClient:
         SupportError
             If documents shall be published, and the runtime may not.
         """
-        if isinstance(documents, str):
-            raise InputError("documents must be a list of texts, not one text")
         check_text(prefix, "prefix")
-        for i, document in enumerate(documents):
-            check_text(document, f"documents[{i}]")
+        check_texts(documents, "documents")
         requests = [pb.WarmRequest(documents=part, prefix=prefix, publish=publish) for part in _parts(documents)]
         first = 0
         for request in requests:
             check_size(request, f"documents[{first}] with its prefix", "split it")
             first += len(request.documents)
+        limit_s = _limit(timeout_s)
         receipts: list[WarmReceipt] = []
         for request in requests:
             first = len(receipts)
             with self._failures():
-                for message in self._warm(request, timeout=timeout_s):
+                for message in self._warm(request, timeout=limit_s):
                     receipts.append(warm_receipt_from_proto(message, first))
                     if on_receipt is not None:
                         on_receipt(receipts[-1])
@@ -276,4 +275,8 @@ def _request(prompt: Prompt, options: GenerateOptions) -> tuple[pb.GenerateReque
     )
     prompt_to_proto(prompt, request)
     check_size(request, "the prompt", "shorten it")
-    return request, options.get("timeout_s")
+    return request, _limit(options.get("timeout_s"))
+
+
+def _limit(timeout_s: float | None) -> float | None:
+    return None if timeout_s is None else check_seconds(timeout_s, "timeout_s")

@@ -18,6 +18,10 @@ GENERATION_BYTES = 64
 _GENERATION = struct.Struct("<Q")
 
 
+class SegmentError(CacheUnavailableError):
+    """What a handle names cannot be read here; the server may be well, and send it."""
+
+
 class SegmentMaps:
     """Maps the segments of one directory as handles name them. Not safe for use from several threads.
 
@@ -29,20 +33,20 @@ class SegmentMaps:
         self._directory = directory
         self._maps: dict[str, memoryview] = {}
 
-    def view(self, handle: pb.Handle) -> npt.NDArray[np.uint8]:
-        """Return the bytes that ``handle`` names, read-only and not copied.
+    def view(self, handle: pb.Handle) -> tuple[npt.NDArray[np.uint8], memoryview]:
+        """Return the bytes that ``handle`` names, read-only and not copied, and the whole mapping that they are of.
 
         Raises
         ------
-        CacheUnavailableError
+        SegmentError
             If they are not there.
         """
         memory = self._map(handle.segment)
         if not GENERATION_BYTES <= handle.offset <= handle.offset + handle.nbytes <= len(memory):
-            raise CacheUnavailableError(f"segment {handle.segment} ends before the chunk that it should hold")
+            raise SegmentError(f"segment {handle.segment} ends before the chunk that it should hold")
         if generation(memory, handle) != handle.generation:
-            raise CacheUnavailableError(f"segment {handle.segment} holds another chunk by now")
-        return np.frombuffer(memory, np.uint8, handle.nbytes, handle.offset)
+            raise SegmentError(f"segment {handle.segment} holds another chunk by now")
+        return np.frombuffer(memory, np.uint8, handle.nbytes, handle.offset), memory
 
     def new(self, namespace: str) -> list[npt.NDArray[np.uint8]]:
         """Map the segments of a namespace that are not mapped yet; return the whole of each."""
@@ -52,21 +56,21 @@ class SegmentMaps:
                 found.append(np.frombuffer(self._map(file.name), np.uint8))
         return found
 
-    def holds(self, handle: pb.Handle) -> bool:
-        """Return whether the bytes are still those of the chunk that ``handle`` names."""
-        return generation(self._map(handle.segment), handle) == handle.generation
-
     def forget_gone(self) -> None:
         """Let go of the mappings whose files were removed, or they would keep the memory."""
         for name in [name for name in self._maps if not (self._directory / name).exists()]:
             del self._maps[name]
+
+    def clear(self) -> None:
+        """Let go of every mapping; each lasts as long as its views."""
+        self._maps.clear()
 
     def _map(self, name: str) -> memoryview:
         known = self._maps.get(name)
         if known is not None:
             return known
         if Path(name).name != name:
-            raise CacheUnavailableError(f"segment {name!r} is no name of a file")
+            raise SegmentError(f"segment {name!r} is no name of a file")
         try:
             file = os.open(self._directory / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
@@ -74,7 +78,7 @@ class SegmentMaps:
             finally:
                 os.close(file)
         except (OSError, ValueError) as error:
-            raise CacheUnavailableError(f"segment {name} of the cache server cannot be mapped: {error}") from error
+            raise SegmentError(f"segment {name} of the cache server cannot be mapped: {error}") from error
         return self._maps[name]
 
 

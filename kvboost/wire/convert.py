@@ -11,6 +11,7 @@ from typing_extensions import Buffer
 
 from kvboost.checksum import checksum
 from kvboost.errors import InputError
+from kvboost.texts import check_text
 from kvboost.types import (
     Chunk,
     Donor,
@@ -25,6 +26,7 @@ from kvboost.types import (
     Tier,
 )
 from kvboost.v1 import cache_pb2 as pb
+from kvboost.wire.checks import check_count, check_counts
 
 _TIER_TO_PROTO: dict[Tier, pb.Tier] = {
     Tier.PREFIX: pb.TIER_PREFIX,
@@ -51,14 +53,23 @@ def tier_from_proto(number: pb.Tier, field: str = "tier") -> Tier:
 
 def token_ids_to_proto(token_ids: Sequence[int]) -> Sequence[int]:
     """Return ``token_ids`` after checking that each fits an unsigned 32-bit field."""
-    if token_ids and not (min(token_ids) >= 0 and max(token_ids) < 1 << 32):
-        raise InputError("token_ids must lie in [0, 2**32)")
-    return token_ids
+    return check_counts(token_ids, "token_ids")
 
 
-def span_to_proto(span: Span) -> pb.Span:
+def key_to_proto(key: str) -> str:
+    """Return the key of a namespace after checking that it is a text."""
+    check_text(key, "namespace")
+    return key
+
+
+def chunk_ids_to_proto(chunk_ids: Sequence[int]) -> Sequence[int]:
+    """Return ``chunk_ids`` after checking that each fits an unsigned 64-bit field."""
+    return check_counts(chunk_ids, "chunk_ids", 64)
+
+
+def span_to_proto(span: Span, field: str = "span") -> pb.Span:
     """Return the message for ``span``."""
-    return pb.Span(start=span.start, end=span.end)
+    return pb.Span(start=check_count(span.start, f"{field}.start"), end=check_count(span.end, f"{field}.end"))
 
 
 def span_from_proto(message: pb.Span, field: str = "span") -> Span:
@@ -70,13 +81,11 @@ def span_from_proto(message: pb.Span, field: str = "span") -> Span:
 
 def layout_to_proto(layout: KVLayout) -> pb.KVLayout:
     """Return the message for ``layout``."""
-    return pb.KVLayout(
-        num_layers=layout.num_layers,
-        num_kv_heads=layout.num_kv_heads,
-        key_dim=layout.key_dim,
-        value_dim=layout.value_dim,
-        dtype=layout.dtype,
-    )
+    sizes = {
+        name: check_count(getattr(layout, name), f"layout.{name}")
+        for name in ("num_layers", "num_kv_heads", "key_dim", "value_dim")
+    }
+    return pb.KVLayout(**sizes, dtype=layout.dtype)
 
 
 def layout_from_proto(message: pb.KVLayout) -> KVLayout:
@@ -86,6 +95,8 @@ def layout_from_proto(message: pb.KVLayout) -> KVLayout:
 
 def namespace_to_proto(namespace: Namespace) -> pb.Namespace:
     """Return the message for ``namespace``."""
+    for name in ("model", "tokenizer", "rope", "adapter", "tenant"):
+        check_text(getattr(namespace, name), f"namespace.{name}")
     return pb.Namespace(
         model=namespace.model,
         tokenizer=namespace.tokenizer,
@@ -114,13 +125,17 @@ def namespace_from_proto(message: pb.Namespace) -> Namespace:
 
 def query_to_proto(query: MatchQuery) -> pb.MatchRequest:
     """Return the message for ``query``."""
+    for i, chunk in enumerate(query.chunks):
+        check_text(chunk.text, f"chunks[{i}].text")
+    if query.min_shared_tokens is not None:
+        check_count(query.min_shared_tokens, "min_shared_tokens")
     return pb.MatchRequest(
-        namespace=query.namespace,
+        namespace=key_to_proto(query.namespace),
         token_ids=token_ids_to_proto(query.token_ids),
         chunk_ends=[c.span.end for c in query.chunks],
         chunk_texts=[c.text for c in query.chunks],
         threshold=query.threshold,
-        max_nominees=query.max_nominees,
+        max_nominees=check_count(query.max_nominees, "max_nominees"),
         min_shared_tokens=query.min_shared_tokens,
     )
 
@@ -211,9 +226,12 @@ def result_from_proto(message: pb.MatchResponse) -> MatchResult:
 def offer_to_proto(request: PutRequest) -> pb.OfferRequest:
     """Return the message that asks which chunks of ``request`` are wanted."""
     return pb.OfferRequest(
-        namespace=request.namespace,
+        namespace=key_to_proto(request.namespace),
         token_ids=token_ids_to_proto(request.token_ids),
-        chunks=[pb.OfferedChunk(span=span_to_proto(chunk.span), exact=chunk.exact) for chunk in request.chunks],
+        chunks=[
+            pb.OfferedChunk(span=span_to_proto(chunk.span, f"chunks[{i}].span"), exact=chunk.exact)
+            for i, chunk in enumerate(request.chunks)
+        ],
         prefix_only=request.prefix_only,
     )
 
@@ -229,6 +247,7 @@ def offer_from_proto(message: pb.OfferRequest) -> PutRequest:
 
 def new_chunk_to_proto(chunk: NewChunk) -> pb.ChunkHeader:
     """Return the message that announces ``chunk``; its payload follows as frames."""
+    check_text(chunk.text, "text")
     return pb.ChunkHeader(
         span=span_to_proto(chunk.span),
         exact=chunk.exact,

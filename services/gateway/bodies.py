@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from kvboost.client.bounds import MAX_COUNT
+from kvboost.wire.checks import MAX_COUNT
 
 from .errors import UnsupportedError
 

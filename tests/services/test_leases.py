@@ -183,6 +183,73 @@ def test_a_handle_that_came_too_late_costs_the_lease_and_not_the_request(
     until(lambda: host.leases.pinned_bytes == 0)
 
 
+def test_a_failed_fetch_leaves_what_others_read_alone(
+    make_host: Callable[..., Host], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = make_host()
+    host.serve()
+    client = host.client()
+    ids = host.put(2)
+    held = next(client.fetch(KEY, ids[:1]))
+    pin = host.leases.pin
+
+    def outdated(*arguments: object) -> object:
+        handles, left = pin(*arguments)  # type: ignore[arg-type]
+        for handle in handles:
+            handle.generation += 1
+        return handles, left
+
+    monkeypatch.setattr(host.leases, "pin", outdated)
+    assert [kv.handover for kv in client.fetch(KEY, ids[1:])] == [Handover.FRAMES]
+    monkeypatch.undo()
+    host.cache.evict(KEY, ids)
+    host.reuse_memory()
+    assert bytes(held.verified()) == payload_of(words("0"), 0)
+    assert host.leases.pinned_bytes >= CHUNK_BYTES
+    del held
+    until(lambda: host.leases.pinned_bytes == 0)
+
+
+def test_a_dead_server_is_not_asked_twice(make_host: Callable[..., Host], monkeypatch: pytest.MonkeyPatch) -> None:
+    host = make_host()
+    host.serve()
+    client = host.client()
+    ids = host.put(1)
+    asked: list[int] = []
+
+    def fails(namespace: str, chunk_ids: list[int]) -> None:
+        asked.append(1)
+        raise CacheUnavailableError("the cache is gone; come back later")
+
+    monkeypatch.setattr(host.cache, "fetch", fails)
+    with pytest.raises(CacheUnavailableError, match="gone"):
+        list(client.fetch(KEY, ids))
+    assert len(asked) == 1
+
+
+def mapped(folder: Path) -> set[str]:
+    """Return the segments in a directory that this process maps, those that were removed included."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return {line.split(".kv")[0].rsplit("/", 1)[1] for line in lines if f"{folder}/" in line and ".kv" in line}
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="mappings are looked up in /proc")
+def test_an_idle_client_lets_go_of_segments_that_are_gone(make_host: Callable[..., Host], tmp_path: Path) -> None:
+    host = make_host(pin_s=0.4)
+    host.serve()
+    client = host.client()
+    held = next(client.fetch(KEY, host.put(2)))
+    before = mapped(tmp_path)
+    assert before
+    host.cache.drop(KEY)
+    assert bytes(held.verified()) == payload_of(words("0"), 0)
+    del held
+    until(lambda: host.leases.pinned_bytes == 0)
+    host.cache.open(NS)
+    host.put(1)  # the arena takes memory back when it is asked for some
+    until(lambda: not before & mapped(tmp_path))
+
+
 def test_a_server_that_ends_ends_its_leases_and_a_client_goes_on_with_frames(make_host: Callable[..., Host]) -> None:
     host = make_host()
     servicer = host.serve()
