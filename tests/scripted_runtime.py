@@ -47,7 +47,7 @@ class ScriptedRuntime:
             model=self.model,
             namespace=namespace_to_proto(namespace("ann")),
             max_context_tokens=100,
-            counters={"requests": served, "prompt_tokens": 10 * served}
+            counters={"requests": served, "prompt_tokens": 10 * served, "cache_calls_spared": 0}
             | {f"tokens_{tier}": count for tier, count in tokens.items()},
             audits=[audit],
             batch=pb.BatchState(max_batch=8, max_queue=8),
