@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from kvboost.build import build_cache, build_segmenter
 from kvboost.circuit_breaker import guarded
 from kvboost.config import Config, load
-from kvboost.errors import InputError, KVBoostError
+from kvboost.errors import InputError
 from kvboost.policy import ReusePolicy
 from kvboost.protocols import ChunkCache, PromptSegmenter
 from kvboost.published import PublishedCache, check_tenant
@@ -21,12 +22,15 @@ from kvboost.runtime.cost.cost_gate import Costs
 from kvboost.runtime.cost.meter import path_of
 from kvboost.runtime.kv.continued import Continued
 from kvboost.runtime.kv.slab_pool import SlabPool
-from kvboost.runtime.model.fingerprint import namespace_of
+from kvboost.runtime.model.identity import Identity
 from kvboost.runtime.model.support import examine
+from kvboost.runtime.model.training import evaluating
+from kvboost.runtime.model.wrapping import innermost
 from kvboost.runtime.prepare.prepare import Preparer
 from kvboost.runtime.prepare.startup_check import pass_startup_check
 from kvboost.runtime.serve.attached import ENGINE, attach, detach
 from kvboost.runtime.serve.engine import Engine
+from kvboost.runtime.serve.follow import Follower
 from kvboost.types import Handover
 
 
@@ -51,7 +55,8 @@ def boost(
     Parameters
     ----------
     model
-        A decoder-only model of transformers, loaded. It is changed in place and returned.
+        A decoder-only model of transformers, loaded, or a ``PeftModel`` around one. It is changed in place and
+        returned. It may change later: other weights or adapters get a namespace of their own.
     tokenizer
         Its fast tokenizer.
     cache
@@ -70,7 +75,7 @@ def boost(
     Raises
     ------
     ModelSupportError
-        If the model's K/V cannot be cached at all.
+        If the model's K/V cannot be cached at all. Whatever is raised, model and cache are as they were.
     TokenizerError
         If the tokenizer gives no character offsets.
     ConfigError
@@ -80,29 +85,47 @@ def boost(
     CacheUnavailableError
         If the cache server does not answer.
     """
-    if hasattr(model, ENGINE):
+    base = innermost(model)
+    if hasattr(base, ENGINE):
         raise InputError("the model is boosted already; call kvboost.unboost(model) first")
     settings = config if isinstance(config, Config) else load(config).config
+    tenant = settings.cache.tenant if tenant is None else tenant
+    check_tenant(tenant)
+    with ExitStack() as undo, evaluating(base):
+        engine = _engine(base, tokenizer, cache, policy, settings, segmenter, tenant, undo)
+        undo.pop_all()
+    attach(base, engine)
+    return model
+
+
+def _engine(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    cache: ChunkCache | str | None,
+    policy: ReusePolicy | None,
+    settings: Config,
+    segmenter: PromptSegmenter | None,
+    tenant: str,
+    undo: ExitStack,
+) -> Engine:
+    """Return the engine; whatever was done to make it is undone when ``undo`` is closed."""
     chosen = segmenter or build_segmenter(settings.segment, settings.embedder, tokenizer)
     support = examine(model)
+    undo.callback(use_own, model)
     use_grouped(model)
-    check_tenant(settings.cache.tenant if tenant is None else tenant)
-    namespace = namespace_of(model, tokenizer, support, settings.cache.tenant if tenant is None else tenant)
+    identity = Identity(model, tokenizer, support, tenant)
+    namespace = identity.now().namespace
     support = pass_startup_check(model, support, namespace)
     costs = Costs(support, calibrated(model, support, namespace), learns=model.device.type == "cpu")
     store = _store(cache, settings)
     owns = store is not cache
     if path_of(store) is not Handover.IN_PROCESS:
         store, owns = guarded(store, costs.counters.add, owns), True
+    if owns:
+        undo.callback(store.close)
     if settings.cache.published:
         store = PublishedCache(store, settings.cache.published)
-    try:
-        store.open(namespace)
-    except KVBoostError:
-        use_own(model)
-        if owns:
-            store.close()
-        raise
+    store.open(namespace)
     rules = policy or settings.policy
     slabs = SlabPool(support.layout, model.device)
     room = settings.cache.continued_max_bytes or settings.cache.max_bytes // 10
@@ -110,15 +133,17 @@ def boost(
     preparer = Preparer(
         model, tokenizer, chosen, store, namespace, support, rules, threading.Lock(), costs, slabs, continued
     )
-    attach(model, Engine(preparer, model.generate, owns, settings.client.request_timeout_s))
-    return model
+    undo.callback(preparer.hands.close)
+    follower = Follower(identity, store, namespace, drops=cache is None and not settings.cache.address)
+    return Engine(preparer, follower, model.generate, owns, settings.client.request_timeout_s)
 
 
 def unboost(model: PreTrainedModel) -> PreTrainedModel:
     """Undo :func:`boost`: store what is pending, restore ``generate()`` and the attention. Returns the model."""
-    engine_of(model).close()
-    use_own(model)
-    detach(model)
+    base = innermost(model)
+    engine_of(base).close()
+    use_own(base)
+    detach(base)
     return model
 
 
@@ -130,7 +155,7 @@ def engine_of(model: PreTrainedModel) -> Engine:
     InputError
         If the model is not boosted.
     """
-    engine = getattr(model, ENGINE, None)
+    engine = getattr(innermost(model), ENGINE, None)
     if not isinstance(engine, Engine):
         raise InputError("the model is not boosted; call kvboost.boost(model, tokenizer) first")
     return engine

@@ -11,7 +11,7 @@ import grpc
 from kvboost.errors import SupportError
 from kvboost.runtime.batching import Batch, BatchRequest, Ended, with_stages
 from kvboost.runtime.serve.answer import generate_answer
-from kvboost.runtime.serve.engine import end_tokens
+from kvboost.runtime.serve.call import end_tokens
 from kvboost.runtime.serve.text_stream import TextStream
 from kvboost.runtime.tools.score import forced_logits, full_prefill, loss
 from kvboost.v1 import runtime_pb2 as pb

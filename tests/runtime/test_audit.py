@@ -281,7 +281,7 @@ def test_a_changed_model_is_not_audited() -> None:
     with boosted(policy=ALWAYS) as model:
         warm(model, prompt(*DOCUMENTS))
         engine = engine_of(model)
-        engine.audit._unchanged = lambda: False
+        engine.audit._unchanged = lambda namespace: False
         model.generate(orders(1)[0], **GREEDY)
         engine.audit.flush()
         assert engine.counters.snapshot()["audit_skipped"] == 1

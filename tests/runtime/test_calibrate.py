@@ -22,7 +22,7 @@ def test_every_model_can_be_timed(arch):
     model = tiny_model(arch)
     found = calibrate(model, examine(model), budget_s=60.0)
     assert found.complete
-    assert [(p.new_tokens, p.context_tokens) for p in found.passes] == [(8, 0), (64, 0), (64, 448)]
+    assert [(p.new_tokens, p.context_tokens) for p in found.passes] == [(8, 0), (64, 0), (64, 440)]
     assert min(found.copy_byte_s, found.rotate_byte_s, *(p.seconds for p in found.passes)) > 0.0
     costs = found.model()
     assert costs is not None

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from kvboost.runtime.model.fingerprint import adapter_key, namespace_of, tokenizer_digest
+from kvboost.runtime.model.fingerprint import namespace_of, tokenizer_digest
 from kvboost.runtime.model.support import examine
 from tests.boosting import tokenizer
 from tests.tiny_models import tiny_model, tiny_tokenizer
@@ -103,36 +103,3 @@ def test_tokenizers_differ(change):
 
 def test_the_same_tokenizer_trained_twice_has_the_same_digest():
     assert tokenizer_digest(tiny_tokenizer()) == tokenizer_digest(tokenizer())
-
-
-def with_adapter(name, scale=1.0, seed=0):
-    """Return a model with the marks that transformers leaves on one with a LoRA adapter."""
-    model = tiny_model("llama")
-    layer = model.model.layers[0].self_attn
-    generator = torch.Generator().manual_seed(seed)
-    layer.register_parameter("lora_A_" + name, torch.nn.Parameter(scale * torch.randn(4, 64, generator=generator)))
-    model._hf_peft_config_loaded = True
-    model.active_adapters = lambda: [name]
-    return model
-
-
-def test_adapters_differ_by_name_and_by_weights():
-    keys = {
-        BASE,
-        key_of(with_adapter("a")),
-        key_of(with_adapter("b")),
-        key_of(with_adapter("a", seed=1)),
-        key_of(with_adapter("a", scale=2.0)),
-    }
-    assert len(keys) == 5
-
-
-def test_an_adapter_called_like_a_tenant_does_not_collide():
-    model, adapted = tiny_model("llama"), with_adapter("acme")
-    assert key_of(model, "acme") != key_of(adapted)
-    namespace = namespace_of(model, tokenizer(), examine(model), adapter_key(adapted))
-    assert namespace.key != key_of(adapted)
-
-
-def test_without_adapters_there_is_no_adapter_key():
-    assert adapter_key(tiny_model("llama")) == ""

@@ -157,7 +157,7 @@ def test_a_corrupt_verdict_is_ignored_and_written_again(opened, tmp_path, conten
     path = verdict_file(tmp_path)
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     assert pass_startup_check(*opened, tmp_path) == expected
-    assert json.loads(path.read_text()) == {"reason": ""}
+    assert json.loads(path.read_text()) == {"refused": "", "reason": ""}
 
 
 def test_a_folder_that_cannot_be_written_costs_only_the_check(opened, tmp_path):
@@ -166,8 +166,10 @@ def test_a_folder_that_cannot_be_written_costs_only_the_check(opened, tmp_path):
     assert pass_startup_check(*opened, blocked).reason == ""
 
 
-def test_a_model_that_is_refused_already_is_not_checked(tmp_path):
+def test_a_model_without_approximate_tiers_is_checked_for_the_prefix_tier_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(gate, "run_gate", pytest.fail)
     model = tiny_model("gpt2")
     support = examine(model)
-    assert pass_startup_check(model, support, namespace_of(model, tokenizer(), support), tmp_path) is support
-    assert not (tmp_path / "gates").exists()
+    checked = pass_startup_check(model, support, namespace_of(model, tokenizer(), support), tmp_path)
+    assert checked == support
+    assert checked.tiers == {Tier.PREFIX}

@@ -136,13 +136,13 @@ def _weights(scores: Tensor, bias: Tensor | None, s_aux: Tensor | None) -> Tenso
 
 def _make_function(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
     def attention(
-        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: object
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: object
     ) -> tuple[Tensor, Tensor | None]:
         recorder = _RECORDER.get()
         if recorder is not None:
             known = {name: kwargs.get(name) for name in ("scaling", "softcap", "s_aux")}
-            return recorded_attention(module, query, key, value, mask, recorder, **known)  # type: ignore[arg-type]
-        return base_attention(base, module)(module, query, key, value, mask, **kwargs)
+            return recorded_attention(module, query, key, value, attention_mask, recorder, **known)  # type: ignore[arg-type]
+        return base_attention(base, module)(module, query, key, value, attention_mask, **kwargs)
 
     return attention
 

@@ -39,6 +39,7 @@ _log = logging.getLogger(__name__)
 class _Case:
     """A request to be audited: how it was served, and what it saw. Without its slab, which is large."""
 
+    namespace: str
     plan: Plan
     tier: Tier
     effective: EffectivePolicy
@@ -55,7 +56,7 @@ class Audit:
     Parameters
     ----------
     unchanged
-        Whether the model is still the one that served: an audit against other weights would say nothing.
+        Whether the model is still the one of a namespace: an audit against other weights would say nothing.
     seed
         Of the draw, so that a run can be repeated.
     """
@@ -66,7 +67,7 @@ class Audit:
         namespace: str,
         controller: Controller,
         counters: ReuseCounters,
-        unchanged: Callable[[], bool],
+        unchanged: Callable[[str], bool],
         seed: int = 0,
     ) -> None:
         self.log = AuditLog(namespace)
@@ -103,6 +104,7 @@ class Audit:
         if tier is None or effective is None:
             raise ValueError("only a request with approximate reuse can be audited; ask wants() before submitting")
         case = _Case(
+            namespace=prepared.namespace,
             plan=prepared.plan,
             tier=tier,
             effective=effective,
@@ -163,11 +165,14 @@ class Audit:
         """Audit one case. A shadow that fails costs its figures, never a request."""
         start_s = time.perf_counter()
         try:
-            if not self._unchanged():
+            if not self._unchanged(case.namespace):
                 self._counters.add("audit_skipped")
                 return
             seen = Seen.of(case.watch, case.row, case.token_ids, case.plan.num_tokens)
             difference = difference_of(self._model, seen)
+            if not self._unchanged(case.namespace):  # meanwhile
+                self._counters.add("audit_skipped")
+                return
         except Exception as error:  # noqa: BLE001
             self._counters.add("audit_failures")
             _log.warning("an audit failed with %s; its request stays unaudited", type(error).__name__)

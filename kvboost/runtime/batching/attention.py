@@ -70,12 +70,12 @@ def _registered(base: str) -> str:
 
 def _make_function(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
     def attention(
-        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: object
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: object
     ) -> tuple[Tensor, Tensor | None]:
         function = base_attention(base, module)
         rows = _ROWS.get()
         if rows is None:
-            return function(module, query, key, value, mask, **kwargs)
+            return function(module, query, key, value, attention_mask, **kwargs)
         # The newest token sees everything before it (the cache has cut windows to size), so no mask is needed.
         outputs = [
             function(module, query[i : i + 1], keys, values, None, **kwargs)[0]

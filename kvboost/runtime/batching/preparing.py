@@ -102,11 +102,13 @@ class Preparing:
 
     def _gather(self, request: BatchRequest, since_s: float) -> Placed:
         queue_s, engine = time.perf_counter() - since_s, self._engine
+        # Before its gatherer is asked for: a model that has changed goes over to another.
+        declined = "" if request.skip_cache else engine.obstacle(len(request.token_ids)) or None
         gathered = engine.gatherer.gather(
             request.token_ids,
             min(request.max_new_tokens, MOST_NEW_TOKENS),
             request.policy,
             engine.audit.controller if request.policy is None else None,
-            "" if request.skip_cache else engine.obstacle(len(request.token_ids)) or None,
+            declined,
         )
         return Placed(gathered, queue_s, time.perf_counter())

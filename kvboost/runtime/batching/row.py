@@ -18,7 +18,8 @@ from kvboost.runtime.kv.slab import SlabCache
 from kvboost.runtime.model.device import synchronize
 from kvboost.runtime.prepare.prepared import Prepared
 from kvboost.runtime.serve.answer import GeneratedAnswer
-from kvboost.runtime.serve.engine import Engine, end_tokens
+from kvboost.runtime.serve.call import end_tokens
+from kvboost.runtime.serve.engine import Engine
 from kvboost.runtime.serve.finish import Passes
 from kvboost.runtime.serve.guided import BrokenLogitsError
 from kvboost.runtime.serve.logprobs import logprobs_of
@@ -57,7 +58,7 @@ class Row:
             "queue": placed.queue_s,
             "turn": time.perf_counter() - placed.at_s,
         }
-        self._prepared = engine.preparer.complete(placed.gathered)
+        self._prepared = engine.complete(placed.gathered)
         self._watch = engine.finisher.watch(self._prepared) if request.max_new_tokens else None
         self._sampler = Sampler(engine.model, request.sampling, request.token_ids) if request.max_new_tokens else None
         self._batched = batched

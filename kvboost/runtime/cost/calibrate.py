@@ -105,7 +105,8 @@ def _passes(model: PreTrainedModel, support: ModelSupport, budget_s: float) -> t
     limit = getattr(config, "max_position_embeddings", None) or CONTEXT_TOKENS + longest
     limit = min(limit, support.longest_prompt or limit)
     short, long = min(SHORT_TOKENS, limit), min(longest, limit)
-    context = max(min(CONTEXT_TOKENS, limit - long), 0)
+    # Some count positions from the padding token's id on, and their context holds so many tokens less.
+    context = max(min(CONTEXT_TOKENS, limit - long - SHORT_TOKENS), 0)
     cache = SlabCache(support.layout, context + long, model.device)
 
     def run(new_tokens: int, context_tokens: int) -> TimedPass:

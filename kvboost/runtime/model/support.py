@@ -83,7 +83,7 @@ def examine(model: PreTrainedModel) -> ModelSupport:
     Raises
     ------
     ModelSupportError
-        If its K/V cannot be cached at all (encoder-decoder, recurrent state, layers of unequal shape).
+        If its K/V cannot be cached at all (encoder-decoder, recurrent state, offloaded weights, unequal layers).
     """
     _refuse_uncacheable(model)
     probe = _run_probe(model)
@@ -107,10 +107,18 @@ def last_logits_only(model: PreTrainedModel) -> dict[str, int]:
 
 def _refuse_uncacheable(model: PreTrainedModel) -> None:
     name = type(model).__name__
+    if not model.can_generate():
+        raise ModelSupportError(f"{name} does not generate text; load a decoder-only model with a language-model head")
     if model.config.is_encoder_decoder:
         raise ModelSupportError(f"{name} is an encoder-decoder model; only decoder-only models can be boosted")
     if getattr(model, "_is_stateful", False):
         raise ModelSupportError(f"{name} keeps a recurrent state, which chunks of K/V cannot stand for")
+    offloaded = next((each for each, weight in model.named_parameters() if weight.device.type == "meta"), None)
+    if offloaded is not None:
+        raise ModelSupportError(
+            f"{name} has offloaded weights ({offloaded.rpartition('.')[0]}), in memory only while their layer runs; "
+            "load it with a device_map that offloads nothing to cpu or disk"
+        )
     recurrent = {t for t in layer_types(model) or [] if "attention" not in t or "linear" in t}
     if recurrent:
         raise ModelSupportError(
@@ -148,6 +156,11 @@ def _longest_prompt(model: PreTrainedModel) -> int | None:
     own = getattr(config, "original_max_position_embeddings", None)
     switching = [p for p in _rope_parameters(config) if p.get("rope_type") in ("longrope", "su")]
     return min((int(p.get("original_max_position_embeddings") or own or 0) for p in switching), default=None)
+
+
+def changes_frequencies(model: PreTrainedModel) -> bool:
+    """Return whether the model changes its rotary frequencies with the prompt's length."""
+    return any(kind in UNALIGNABLE_ROPE for kind in _rope_types(model.config.get_text_config(decoder=True)))
 
 
 def _rope_types(config: object) -> list[str]:
@@ -188,9 +201,10 @@ def _run_probe(model: PreTrainedModel) -> _Probe:
     extra = {"position_ids": positions[:, None]} if takes_positions else {}
     try:
         model(input_ids=ids, cache=cache, use_cache=True, **extra)
-    except (TypeError, ValueError, AttributeError) as error:
+    except Exception as error:  # the model's own code, which may fail in any way
         raise ModelSupportError(
-            f"{type(model).__name__} does not run with transformers' DynamicCache ({error}); its K/V cannot be cached"
+            f"{type(model).__name__} does not run with transformers' DynamicCache ({type(error).__name__}: {error}); "
+            "its K/V cannot be cached"
         ) from error
     layers = cache.layers
     if not layers or any(type(layer) is not DynamicLayer or not layer.is_initialized for layer in layers):
@@ -214,6 +228,9 @@ def _layout(probe: _Probe) -> KVLayout:
     if len(key_shapes) > 1 or len(value_shapes) > 1:
         raise ModelSupportError("the model's layers have K/V of unequal shapes; they cannot be cached as chunks")
     (key_shape,), (value_shape,) = key_shapes, value_shapes
+    devices = {str(k.device) for k in probe.keys}
+    if len(devices) > 1:
+        raise ModelSupportError(f"the model's layers lie on several devices ({', '.join(sorted(devices))})")
     if key_shape[1] != value_shape[1]:
         raise ModelSupportError("the model's keys and values have unequal numbers of heads; they cannot be cached")
     dtype = str(probe.keys[0].dtype).removeprefix("torch.")

@@ -279,6 +279,7 @@ class Preparer:
         return Prepared(
             gathered.plan,
             Splice(gathered.cache, ids, nothing, 0, None, self.support),
+            gathered.namespace,
             fallback=gathered.fallback,
             stages=gathered.stages,
             effective=gathered.effective,
@@ -290,4 +291,4 @@ class Preparer:
         """Return a prompt with a slab that nothing was placed in."""
         ids = torch.tensor(token_ids, device=self.model.device)
         cache = self.slabs.take(len(token_ids) + new_tokens + HEAD_ROOM_TOKENS)
-        return Gathered(plan, cache, ids, new_tokens, stages)
+        return Gathered(plan, cache, ids, new_tokens, stages, self.namespace.key)

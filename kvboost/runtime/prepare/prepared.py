@@ -54,6 +54,8 @@ class Gathered:
         The fault that made it do without reuse, or None.
     stores
         Whether what is computed for it may be stored.
+    namespace
+        Key of the namespace that it was looked up in, and that its K/V belong to.
     """
 
     plan: Plan
@@ -61,6 +63,7 @@ class Gathered:
     token_ids: Tensor
     new_tokens: int
     stages: Stages
+    namespace: str
     effective: EffectivePolicy | None = None
     handover: Handover | None = None
     fallback: str | None = None
@@ -83,10 +86,13 @@ class Prepared:
         How the reused K/V came here.
     stores
         Whether what is computed for it may be stored.
+    namespace
+        Key of the namespace that it was looked up in, and that its K/V belong to.
     """
 
     plan: Plan
     splice: Splice
+    namespace: str
     recomputed: tuple[int, ...] = ()
     recompute_ratio: float = 0.0
     fallback: str | None = None

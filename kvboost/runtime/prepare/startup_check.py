@@ -1,8 +1,9 @@
 """The start-up gate: reuse is offered only where it reproduces this model's own prefill.
 
-Three checks on a random prompt long enough to reuse something: everything recomputed through the splice equals
-full prefill; half of it reused at the same position equals full prefill; keys of layer 0 moved by re-rotation
-equal keys computed there. A model that fails runs without the tiers that need what failed.
+Checks on a random prompt long enough to reuse something: prefill goes on from K/V of the prompt's start (or the model
+is refused); everything recomputed through the splice equals full prefill; half of it reused at the same position equals
+full prefill; keys of layer 0 moved by re-rotation equal keys computed there; windows longer than the prompt are those
+of the masks by position. A model that fails one of these runs without the tiers that need what failed.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from kvboost.runtime.kv.slab import SlabCache, SplicePass
 from kvboost.runtime.model.rope import rotated
 from kvboost.runtime.model.support import ModelSupport
 from kvboost.runtime.model.verdicts import read_kept, write_kept
+from kvboost.runtime.prepare.prefix_check import check_prefix, refuse
+from kvboost.runtime.prepare.window_check import window_error, windows_of
 from kvboost.types import Namespace
 
 GATE_TOKENS = 96
@@ -33,24 +36,48 @@ _TOLERANCE = {torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 8e-2}
 def pass_startup_check(
     model: PreTrainedModel, support: ModelSupport, namespace: Namespace, cache_dir: Path | None = None
 ) -> ModelSupport:
-    """Return ``support`` reduced to the tiers that pass; the verdict is kept on disk for the next start."""
-    if support.reason:
-        return support
+    """Return ``support`` reduced to the tiers that pass; the verdict is kept on disk for the next start.
+
+    Raises
+    ------
+    ModelSupportError
+        If not even the prefix tier passes.
+    """
     path = (cache_dir or default_cache_dir()) / "gates" / f"{_gate_key(model, namespace)}.json"
     kept = read_kept(path)
-    reason = kept.get("reason") if isinstance(kept, dict) else None
-    if not isinstance(reason, str):
-        reason = run_gate(model, support)
-        write_kept(path, {"reason": reason})
+    verdict = kept if isinstance(kept, dict) else {}
+    refused, reason = verdict.get("refused"), verdict.get("reason")
+    if not isinstance(refused, str) or not isinstance(reason, str):
+        refused = run_prefix_check(model, support)
+        reason = support.reason or refused or run_gate(model, support)
+        write_kept(path, {"refused": refused, "reason": reason})
+    if refused:
+        raise refuse(model, refused)
     return support.without_approximate(reason) if reason else support
+
+
+def run_prefix_check(model: PreTrainedModel, support: ModelSupport) -> str:
+    """Return why nothing of the model can be cached, as a sentence, or an empty string."""
+    return check_prefix(model, support, _random_ids(model), _TOLERANCE[model.dtype])
 
 
 @torch.no_grad()
 def run_gate(model: PreTrainedModel, support: ModelSupport) -> str:
     """Return what fails, as a sentence, or an empty string."""
+    try:
+        return _run_gate(model, support)
+    except Exception as error:  # noqa: BLE001 - the model's own code, which may fail in any way
+        return f"the model does not run over a splice ({type(error).__name__}: {error})"
+
+
+def _random_ids(model: PreTrainedModel) -> Tensor:
     vocab = model.config.get_text_config(decoder=True).vocab_size
     generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(vocab // 10, vocab, (1, GATE_TOKENS), generator=generator).to(model.device)
+    return torch.randint(vocab // 10, vocab, (1, GATE_TOKENS), generator=generator).to(model.device)
+
+
+def _run_gate(model: PreTrainedModel, support: ModelSupport) -> str:
+    ids = _random_ids(model)
     tolerance = _TOLERANCE[model.dtype]
     full = DynamicCache()
     expected = model(input_ids=ids, cache=full, use_cache=True).logits[0, -1].float()
@@ -63,6 +90,12 @@ def run_gate(model: PreTrainedModel, support: ModelSupport) -> str:
     error = _rotation_error(model, support, ids, full)
     if not error <= tolerance:
         return f"re-rotated layer-0 keys differ from fresh ones by {error:.2g} (at most {tolerance:g} allowed)"
+    for window in windows_of(model):
+        error = window_error(model, support, ids, window)
+        if not error <= tolerance:
+            return (
+                f"the model does not look back {window} tokens as its configuration says (logits differ by {error:.2g})"
+            )
     return "" if _records_attention(model, support, ids) else "the attention of this model cannot be recorded"
 
 
@@ -129,6 +162,6 @@ def _relative(value: Tensor, expected: Tensor) -> float:
 
 
 def _gate_key(model: PreTrainedModel, namespace: Namespace) -> str:
-    text = f"1 {namespace.key} {torch.__version__} {transformers.__version__} {model.device.type}"
+    text = f"2 {namespace.key} {torch.__version__} {transformers.__version__} {model.device.type}"
     text += f" {attention_name(model)}"
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

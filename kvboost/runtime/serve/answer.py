@@ -12,7 +12,8 @@ from torch import Tensor
 from transformers import PreTrainedModel, StoppingCriteria, StoppingCriteriaList
 
 from kvboost.reuse import ReuseReport, TierSpan
-from kvboost.runtime.serve.engine import Engine, end_tokens
+from kvboost.runtime.serve.call import end_tokens
+from kvboost.runtime.serve.engine import Engine
 from kvboost.sampling import Sampling
 from kvboost.types import Span, Tier
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from kvboost.policy import ReusePolicy
 
@@ -70,3 +71,9 @@ def sequences(result: Any) -> Tensor:
     """Return the token ids in a result of ``generate()``, ``[rows, length]``."""
     ids: Tensor = result if isinstance(result, Tensor) else result.sequences
     return ids
+
+
+def end_tokens(model: PreTrainedModel) -> frozenset[int]:
+    """Return the tokens that end an answer."""
+    ends = model.generation_config.eos_token_id
+    return frozenset(ends if isinstance(ends, list) else [] if ends is None else [ends])

@@ -7,6 +7,7 @@ that one forward pass to them. Rows of a batch are prepared one by one and joine
 
 from __future__ import annotations
 
+import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -17,7 +18,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from kvboost.deadline import within
 from kvboost.errors import FallbackWarning, KVBoostError, LateFetchError
@@ -29,20 +29,20 @@ from kvboost.runtime.audit.shadow import Watch
 from kvboost.runtime.control.controller import Controller
 from kvboost.runtime.kv.harvest import new_chunks
 from kvboost.runtime.kv.slab import SlabCache
-from kvboost.runtime.model.fingerprint import adapter_key
 from kvboost.runtime.model.support import APPROXIMATE
 from kvboost.runtime.plan.plan import Plan
 from kvboost.runtime.prepare.prepare import Preparer
-from kvboost.runtime.prepare.prepared import Prepared, Stages
+from kvboost.runtime.prepare.prepared import Gathered, Prepared, Stages
 from kvboost.runtime.prepare.report import merge
-from kvboost.runtime.serve.call import Call, named_arguments, sequences
+from kvboost.runtime.serve.call import Call, end_tokens, named_arguments, sequences
 from kvboost.runtime.serve.finish import Finisher, Passes
+from kvboost.runtime.serve.follow import Follower
 from kvboost.runtime.serve.gather import Gatherer
 from kvboost.runtime.serve.guided import BrokenLogitsError, Guide, GuidedGenerate
 from kvboost.runtime.serve.joined import joined
 from kvboost.runtime.serve.request import Declined, PromptRow, Request, prompt_tokens, read_request
 from kvboost.runtime.serve.writer import Writer
-from kvboost.types import PutReceipt, PutRequest, Tier
+from kvboost.types import Namespace, PutReceipt, PutRequest, Tier
 
 REQUEST_TIMEOUT_S = 30.0
 
@@ -52,6 +52,8 @@ class Engine:
 
     Parameters
     ----------
+    follower
+        Knows which namespace the model belongs in, whatever becomes of it.
     plain_generate
         The model's own ``generate()``.
     owns_cache
@@ -63,15 +65,16 @@ class Engine:
     def __init__(
         self,
         preparer: Preparer,
+        follower: Follower,
         plain_generate: Callable[..., Any],
         owns_cache: bool = False,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> None:
         self.preparer = preparer
+        self.follower = follower
         self.model = preparer.model
         self.tokenizer = preparer.tokenizer
         self.cache = preparer.cache
-        self.namespace = preparer.namespace
         self.support = preparer.support
         self.policy = preparer.policy
         self.costs = preparer.costs
@@ -80,11 +83,11 @@ class Engine:
         self.gatherer = Gatherer(preparer, self.writer, request_timeout_s)
         self._owns_cache = owns_cache
         self._origin = Origin()
+        self._following = threading.Lock()
         self._generate = GuidedGenerate(preparer.model, plain_generate)
-        self._adapter = adapter_key(preparer.model)
         model = preparer.model
-        self.audit = Audit(model, preparer.namespace.key, Controller(preparer.policy), self.counters, self.unchanged)
-        self.finisher = Finisher(self.costs, self.audit, self.store)
+        self.audit = Audit(model, preparer.namespace.key, Controller(preparer.policy), self.counters, follower.holds)
+        self.finisher = Finisher(self.costs, self.audit, self.store, follower.holds)
 
     @torch.no_grad()
     def generate(
@@ -141,13 +144,24 @@ class Engine:
         limit = self.support.longest_prompt
         if limit is not None and tokens > limit:
             return f"beyond {limit} tokens the model rotates the keys of the whole prompt by other frequencies"
-        if not self.unchanged():
-            return "the active adapters changed since boost(); boost the model again"
-        return ""
+        with self._following:  # or an earlier answer could be taken for the later one
+            standing = self.follower.now()
+            if not standing.reason and standing.namespace != self.preparer.namespace:
+                self.preparer = replace(self.preparer, namespace=standing.namespace)
+                self.gatherer = replace(self.gatherer, preparer=self.preparer)
+        return standing.reason
 
-    def unchanged(self) -> bool:
-        """Return whether the active adapters are those that the model was boosted with."""
-        return adapter_key(self.model) == self._adapter
+    @property
+    def namespace(self) -> Namespace:
+        """Where K/V of the model belong, as it was at the latest request."""
+        return self.preparer.namespace
+
+    def complete(self, gathered: Gathered) -> Prepared:
+        """Complete a prompt on the thread that runs the model, unless that is another model by now."""
+        if gathered.plan.reuse and not self.follower.holds(gathered.namespace):
+            ids = gathered.token_ids.tolist()
+            gathered = self.preparer.blank(ids, gathered.new_tokens, "the model changed while the prompt was prepared")
+        return self.preparer.complete(gathered)
 
     def _serve_one(self, request: Request, call: Call) -> tuple[Any, ReuseReport]:
         row = request.rows[0]
@@ -198,14 +212,18 @@ class Engine:
             self.blame(lent, error, bool(ran.broken))
         answered = sequences(ran.result)
         per_row = answered.shape[0] // len(request.rows)
+        unchanged = all(self.follower.holds(namespace) for namespace in {ready.namespace for ready in prepared})
+        if not unchanged:  # since the rows were prepared: the cache holds K/V of two models
+            self.counters.add("unstored_changed", len(prepared))
         for i, (row, ready) in enumerate(zip(request.rows, prepared, strict=True)):
-            if not ready.stores:
+            if not ready.stores or not unchanged:
                 continue
             # Beams share the prompt but permute what follows it, so only the prompt is stored.
             ids = answered[i * per_row, row.padding :].tolist() if request.beams == 1 else list(row.token_ids)
             ids = self._answered(row, ids)
-            own, at_once = ready.may_be_continued, request.returns_dict
-            self.store(ready.plan, ids, cache, i * request.expand, row.padding, at_once=at_once, continues=own)
+            place = (i * request.expand, row.padding)
+            settings = {"at_once": request.returns_dict, "continues": ready.may_be_continued}
+            self.store(ready.plan, ids, cache, *place, namespace=ready.namespace, **settings)
             if watch is not None and audited[i]:
                 self.audit.submit(ready, watch, i * request.expand, ids)
         reports = [ready.report(ran.ttft_s) for ready in prepared]
@@ -230,7 +248,7 @@ class Engine:
         self.preparer.continued.clear()
         if donors := [chunk_id for prepared in lent for chunk_id in prepared.plan.chunk_ids()]:
             with suppress(KVBoostError):
-                self.cache.evict(self.namespace.key, donors)
+                self.cache.evict(lent[0].namespace, donors)
 
     def _decline(self, declined: Declined, call: Call) -> tuple[Any, ReuseReport]:
         ran = self._generate.run(call)
@@ -270,7 +288,7 @@ class Engine:
             if harvest.non_finite:
                 self.counters.add("non_finite_chunks", harvest.non_finite)
             elif continues:
-                preparer.continued.keep(self.namespace.key, ids[:count], keys, values, plan)
+                preparer.continued.keep(namespace or self.namespace.key, ids[:count], keys, values, plan)
             if not (keep or harvest.non_finite):  # memory that holds such numbers goes to nobody
                 preparer.slabs.give(cache)
             prefix_only = APPROXIMATE.isdisjoint(self.support.tiers & set(preparer.policy.tiers))
@@ -281,9 +299,3 @@ class Engine:
 
 def _guide(prepared: Prepared, watch: Watch | None = None) -> Guide:
     return Guide(prepared.splice.cache, prepared.splice, watch, bool(prepared.plan.reuse))
-
-
-def end_tokens(model: PreTrainedModel) -> frozenset[int]:
-    """Return the tokens that end an answer."""
-    ends = model.generation_config.eos_token_id
-    return frozenset(ends if isinstance(ends, list) else [] if ends is None else [ends])

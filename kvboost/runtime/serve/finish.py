@@ -55,11 +55,14 @@ class Finisher:
     ----------
     store
         :meth:`~kvboost.runtime.serve.engine.Engine.store`.
+    unchanged
+        Whether K/V of the model as it is now belong to the namespace with this key.
     """
 
     costs: Costs
     audit: Audit
     store: Callable[..., Future[PutReceipt]]
+    unchanged: Callable[[str], bool]
 
     def watch(self, prepared: Prepared) -> Watch | None:
         """Return who watches the prompt's passes, if it was drawn for an audit."""
@@ -85,14 +88,15 @@ class Finisher:
         report = replace(report, stages_s={**passes.before_s, **report.stages_s})
         if not prepared.stores:
             return Finished(report, None)
+        if not self.unchanged(prepared.namespace):  # since it was prepared: its K/V are of two models
+            self.costs.counters.add("unstored_changed")
+            return Finished(self.costs.priced(report), None)
         if passes.prompt_s is not None:
             self.costs.observe(report, passes.prompt_s)
         cache = prepared.splice.cache
         # What the caller keeps, it may change: such K/V are cut out now.
-        continues = prepared.may_be_continued and not namespace
-        stored = self.store(
-            prepared.plan, ids, cache, namespace=namespace, keep=keep, at_once=keep, continues=continues
-        )
+        continues, place = prepared.may_be_continued and not namespace, namespace or prepared.namespace
+        stored = self.store(prepared.plan, ids, cache, namespace=place, keep=keep, at_once=keep, continues=continues)
         if watch is not None:
             self.audit.submit(prepared, watch, 0, ids)
         return Finished(self.costs.priced(report), stored)

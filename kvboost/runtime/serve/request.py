@@ -121,7 +121,8 @@ class _Settings:
     def obstacle(self) -> str:
         if self._model.training:
             return "the model is in training mode"
-        if torch.is_autocast_enabled(self._model.device.type):
+        device = self._model.device.type
+        if device != "meta" and torch.is_autocast_enabled(device):  # offloaded weights lie nowhere
             return "autocast is on, which gives K/V another precision than those of the cache"
         if self.get("use_cache") is False:
             return "use_cache is off"

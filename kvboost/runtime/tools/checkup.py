@@ -13,7 +13,8 @@ from kvboost.runtime.model.fingerprint import namespace_of
 from kvboost.runtime.model.rope import Rope
 from kvboost.runtime.model.support import MASKED_ATTENTION, ModelSupport, examine
 from kvboost.runtime.model.verdicts import write_kept
-from kvboost.runtime.prepare.startup_check import run_gate
+from kvboost.runtime.prepare.prefix_check import refuse
+from kvboost.runtime.prepare.startup_check import run_gate, run_prefix_check
 from kvboost.types import Namespace
 
 CALIBRATION_BUDGET_S = 5.0
@@ -57,6 +58,8 @@ def check_up(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Chec
     """
     support = examine(model)
     namespace = namespace_of(model, tokenizer, support)
+    if refused := run_prefix_check(model, support):
+        raise refuse(model, refused)
     gate = run_gate(model, support) if not support.reason else None
     calibration = calibrate(model, support, CALIBRATION_BUDGET_S)
     if calibration.complete:

@@ -58,7 +58,9 @@ def dry_run(engine: Engine, token_ids: Sequence[int]) -> DryRun:
     check_fits(engine, token_ids)
     engine.writer.flush()
     policy, stages = engine.policy, Stages()
-    plan = engine.preparer.plan(token_ids, policy, stages)
+    obstacle = engine.obstacle(len(token_ids))
+    nothing = Plan(len(token_ids), ()).noting(obstacle)
+    plan = nothing if obstacle else engine.preparer.plan(token_ids, policy, stages)
     model = engine.costs.model
     full_s = reuse_s = verdict = None
     if model is not None:

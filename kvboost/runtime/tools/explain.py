@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import torch
 
 from kvboost.errors import PromptTooLongError
+from kvboost.policy import ReusePolicy
 from kvboost.reuse import ReuseReport
+from kvboost.runtime.prepare.prepared import Prepared
 from kvboost.runtime.serve.engine import Engine
 
 
@@ -24,7 +26,15 @@ def explain(engine: Engine, token_ids: Sequence[int]) -> ReuseReport:
     """
     check_fits(engine, token_ids)
     engine.writer.flush()
-    return engine.costs.priced(engine.preparer.prepare(token_ids, 0).report(0.0))
+    return engine.costs.priced(prepare(engine, token_ids, 0).report(0.0))
+
+
+def prepare(engine: Engine, token_ids: Sequence[int], new_tokens: int, policy: ReusePolicy | None = None) -> Prepared:
+    """Prepare a prompt for the model as it is now: with nothing reused where a request would be declined."""
+    obstacle = engine.obstacle(len(token_ids))
+    if obstacle:
+        return engine.preparer.complete(engine.preparer.blank(token_ids, new_tokens, obstacle))
+    return engine.preparer.prepare(token_ids, new_tokens, policy)
 
 
 def check_fits(engine: Engine, token_ids: Sequence[int]) -> None:

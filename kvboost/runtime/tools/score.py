@@ -15,6 +15,7 @@ from kvboost.policy import ReusePolicy
 from kvboost.runtime.audit.divergence import kl_divergence
 from kvboost.runtime.prepare.prepared import Prepared
 from kvboost.runtime.serve.engine import Engine
+from kvboost.runtime.tools.explain import prepare
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ def forced_logits(
     engine: Engine, token_ids: Sequence[int], answer_ids: Sequence[int], policy: ReusePolicy | None = None
 ) -> tuple[Tensor, Prepared]:
     """Return the logits ``[A, vocab]`` with which a reusing prefill would meet the given answer. Stores nothing."""
-    prepared = engine.preparer.prepare(token_ids, len(answer_ids), policy)
+    prepared = prepare(engine, token_ids, len(answer_ids), policy)
     last = len(token_ids) - 1
     prepared.splice.run(engine.model, last)
     ids = torch.tensor([[token_ids[last], *answer_ids[:-1]]], device=engine.model.device)

@@ -170,13 +170,13 @@ def test_closing_serves_who_is_under_way_and_tells_the_others() -> None:
             ask(batch, ids(9, 3), 2)
 
 
-def test_a_model_that_changed_reuses_nothing_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_changed_reuses_nothing_and_says_so() -> None:
     with batch_of() as (engine, batch):
         text = prompt(document(1, sentences=6))[0].tolist()
         ask(batch, text, 2).answer()
-        monkeypatch.setattr(engine, "unchanged", lambda: False)
+        engine.model.config.rms_norm_eps *= 2
         heard = ask(batch, [*text, 7, 8, 9], 2)
         report = heard.report()
         assert report.tokens_by_tier[Tier.COMPUTED] == len(text) + 3
-        assert any("adapters changed" in reason for reason in report.declined)
+        assert any("its configuration changed" in reason for reason in report.declined)
         assert heard.ended().stored is None  # it would be another model's K/V under this one's name
