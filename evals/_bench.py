@@ -86,7 +86,7 @@ class Session:
         return full_prefill(self.engine, token_ids, answer_tokens)
 
     @torch.no_grad()
-    def measure(self, token_ids: Sequence[int], full: FullPrefill, policy: ReusePolicy) -> Measurement:
+    def measure(self, token_ids: Sequence[int], full: FullPrefill, policy: ReusePolicy | None) -> Measurement:
         """Serve the prompt with reuse through ``generate()``, then force full prefill's answer through its cache."""
         result, report = self.engine.generate(
             self._tensor(token_ids),
@@ -142,13 +142,18 @@ class Bench:
             return session.engine.namespace.key
 
     @contextmanager
-    def session(self, segment: SegmentConfig | None = None, model: PreTrainedModel | None = None) -> Iterator[Session]:
+    def session(
+        self,
+        segment: SegmentConfig | None = None,
+        model: PreTrainedModel | None = None,
+        policy: ReusePolicy | None = None,
+    ) -> Iterator[Session]:
         """Give the model an empty cache, which is gone afterwards; ``model`` is another module over its weights."""
         model = self.model if model is None else model
         cache = LocalCache(SESSION_BYTES, self.embedder, self.config.cache.max_variants)
         frozen = FrozenCache(cache)
         segmenter = build_segmenter(segment or self.config.segment, self.config.embedder, self.tokenizer)
-        boost(model, self.tokenizer, frozen, self.policy, config=self.config, segmenter=segmenter)
+        boost(model, self.tokenizer, frozen, policy or self.policy, config=self.config, segmenter=segmenter)
         try:
             yield Session(engine_of(model), frozen, lambda: cache.flush(EMBEDDING_TIMEOUT_S))
         finally:

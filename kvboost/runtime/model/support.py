@@ -46,6 +46,8 @@ class ModelSupport:
         Why the approximate tiers are refused, or an empty string.
     longest_prompt
         Tokens beyond which not even a prefix can be reused, or None: keys of longer prompts are rotated otherwise.
+    sink_tokens
+        How many first tokens of a sequence draw attention for their place alone; 0 for a model that makes no sink.
     """
 
     layout: KVLayout
@@ -53,6 +55,7 @@ class ModelSupport:
     tiers: frozenset[Tier]
     reason: str = ""
     longest_prompt: int | None = None
+    sink_tokens: int = 0
 
     def rope_layers(self) -> dict[Rope, list[int]]:
         """Layers grouped by rope, without those that do not rotate."""

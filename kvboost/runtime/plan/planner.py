@@ -32,6 +32,7 @@ def build_plan(
     tiers: AbstractSet[Tier],
     decode: Decode,
     chunks: Sequence[Span] = (),
+    sink_tokens: int = 0,
 ) -> Plan:
     """Decide what is reused.
 
@@ -50,6 +51,9 @@ def build_plan(
     chunks
         The prompt's chunks: a nominee is compared with the whole chunk that its target ends, and its wording stands
         in for a whole one, or for what the prefix tier left of it.
+    sink_tokens
+        How many first tokens of a sequence the model treats as a place for attention that has nowhere to go. Those of
+        a donor's sequence are not lent, nor are those of the prompt taken from elsewhere.
     """
     allowed = set(policy.tiers) & tiers
     declined: dict[str, None] = {}
@@ -66,7 +70,7 @@ def build_plan(
     for offer in _nominated_offers(prompt, matches, policy, allowed & NOMINATED):
         pieces += offer.pieces
         known += offer.known
-    pieces = _in_known_sentences(pieces, known, sentences, len(token_ids))
+    pieces = _without_sinks(_in_known_sentences(pieces, known, sentences, len(token_ids)), sink_tokens)
     kept = _disjoint(sorted(pieces, key=lambda p: (p.target.start, p.tier is not Tier.PREFIX)), len(token_ids) - 1)
     plan = _drop_short_runs(Plan(len(token_ids), tuple(kept), tuple(declined)), policy.min_span)
     return plan.leading() if tiers <= {Tier.PREFIX} else plan
@@ -181,6 +185,23 @@ def _in_known_sentences(
     for piece in pieces:
         parts = [piece] if piece.tier is Tier.PREFIX else piece.outside(unknown.overlapping(piece.target))
         kept += parts if piece.tier is not Tier.SUBSTITUTE or parts == [piece] else []
+    return kept
+
+
+def _without_sinks(pieces: Sequence[ReuseSpan], sink_tokens: int) -> list[ReuseSpan]:
+    """Leave the first tokens of sequences out of approximate reuse.
+
+    A model whose prompts begin with no token of their own makes a sink of the text's first tokens (Xiao et al.,
+    "Efficient Streaming Language Models with Attention Sinks", 2023). Elsewhere such K/V draw attention to the middle
+    of the prompt, and what stands first without them has no sink.
+    """
+    kept: list[ReuseSpan] = []
+    for piece in pieces:
+        first = 0
+        if piece.tier is not Tier.PREFIX:
+            first = max(sink_tokens - (piece.donor.start + piece.offset), sink_tokens - piece.target.start, 0)
+        if first == 0 or (first < len(piece.target) and piece.tier is not Tier.SUBSTITUTE):
+            kept += piece.outside([Span(piece.target.start, piece.target.start + first)]) if first else [piece]
     return kept
 
 

@@ -225,6 +225,7 @@ class Preparer:
                 self.support.tiers,
                 self._decode,
                 [chunk.span for chunk in segmentation.chunks],
+                self.support.sink_tokens,
             )
 
     def _decode(self, token_ids: Sequence[int]) -> str:
