@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from evals import chat, quality, threshold
+from evals import chat, quality, ragchat, threshold
 from evals._bench import Bench
 from evals._main import to_json
 from evals._quality_items import LOADED
@@ -133,3 +133,13 @@ def test_evals_are_listed_with_what_they_measure() -> None:
     named = {line.split()[0] for line in shown.splitlines()}
     assert {"quality", "threshold", "chat"} <= named
     assert not any(name.startswith("_") for name in named)
+
+
+def test_ragchat(bench: Bench, tmp_path: Path) -> None:
+    result = _run(ragchat.main, bench, tmp_path, "--items", "1", "--turns", "2")
+    first, second = result["rows"]
+    assert {"turn", "reused_share", "recomputed_tokens", "ttft_ratio", "kl_mean"} <= set(first)
+    assert first["recomputed_tokens"] > 0
+    assert second["recomputed_tokens"] == 0
+    assert second["continued_share"] > 0.5
+    assert first["same_again"] == second["same_again"] == 1.0

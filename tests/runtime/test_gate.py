@@ -157,7 +157,7 @@ def test_a_corrupt_verdict_is_ignored_and_written_again(opened, tmp_path, conten
     path = verdict_file(tmp_path)
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     assert pass_startup_check(*opened, tmp_path) == expected
-    assert json.loads(path.read_text()) == {"refused": "", "reason": ""}
+    assert json.loads(path.read_text()) == {"refused": "", "reason": "", "sink_tokens": 0}
 
 
 def test_a_folder_that_cannot_be_written_costs_only_the_check(opened, tmp_path):

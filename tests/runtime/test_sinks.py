@@ -6,11 +6,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM
 
 from kvboost.policy import ReusePolicy
+from kvboost.runtime.model.demo_model import demo_model_dir
+from kvboost.runtime.model.support import examine
 from kvboost.runtime.plan.planner import build_plan
 from kvboost.runtime.prepare.sink import SINK_TOKENS, sink_tokens
+from kvboost.runtime.prepare.startup_check import find_sinks
 from kvboost.types import Donor, Match, Span, Tier
+from tests.tiny_models import tiny_model
 
 TOKENS = tuple(range(100, 160))
 
@@ -40,6 +45,14 @@ def test_the_prompts_first_tokens_are_not_taken_from_elsewhere() -> None:
 
 def test_a_lossless_prefix_keeps_its_sink() -> None:
     assert reused([match(Span(0, 20), 0, Tier.PREFIX)], 4) == [Span(0, 20)]
+
+
+@pytest.mark.real_model
+def test_the_demo_model_makes_a_sink_and_random_models_do_not() -> None:
+    demo = AutoModelForCausalLM.from_pretrained(demo_model_dir()).eval()
+    assert find_sinks(demo, examine(demo)) == SINK_TOKENS
+    for arch in ("llama", "qwen2", "phi"):
+        assert find_sinks(tiny_model(arch), examine(tiny_model(arch))) == 0
 
 
 @given(st.integers(0, 59), st.integers(1, 30), st.integers(0, 40), st.integers(0, 9))

@@ -3,12 +3,14 @@
 Checks on a random prompt long enough to reuse something: prefill goes on from K/V of the prompt's start (or the model
 is refused); everything recomputed through the splice equals full prefill; half of it reused at the same position equals
 full prefill; keys of layer 0 moved by re-rotation equal keys computed there; windows longer than the prompt are those
-of the masks by position. A model that fails one of these runs without the tiers that need what failed.
+of the masks by position. A model that fails one of these runs without the tiers that need what failed. One that passes
+is asked whether it makes a sink of a sequence's first tokens.
 """
 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -25,6 +27,7 @@ from kvboost.runtime.model.rope import rotated
 from kvboost.runtime.model.support import ModelSupport
 from kvboost.runtime.model.verdicts import read_kept, write_kept
 from kvboost.runtime.prepare.prefix_check import check_prefix, refuse
+from kvboost.runtime.prepare.sink import sink_tokens
 from kvboost.runtime.prepare.window_check import window_error, windows_of
 from kvboost.types import Namespace
 
@@ -46,19 +49,27 @@ def pass_startup_check(
     path = (cache_dir or default_cache_dir()) / "gates" / f"{_gate_key(model, namespace)}.json"
     kept = read_kept(path)
     verdict = kept if isinstance(kept, dict) else {}
-    refused, reason = verdict.get("refused"), verdict.get("reason")
-    if not isinstance(refused, str) or not isinstance(reason, str):
+    refused, reason, sinks = verdict.get("refused"), verdict.get("reason"), verdict.get("sink_tokens")
+    if not isinstance(refused, str) or not isinstance(reason, str) or not isinstance(sinks, int):
         refused = run_prefix_check(model, support)
         reason = support.reason or refused or run_gate(model, support)
-        write_kept(path, {"refused": refused, "reason": reason})
+        sinks = 0 if reason else find_sinks(model, support)
+        write_kept(path, {"refused": refused, "reason": reason, "sink_tokens": sinks})
     if refused:
         raise refuse(model, refused)
-    return support.without_approximate(reason) if reason else support
+    return support.without_approximate(reason) if reason else replace(support, sink_tokens=sinks)
 
 
 def run_prefix_check(model: PreTrainedModel, support: ModelSupport) -> str:
     """Return why nothing of the model can be cached, as a sentence, or an empty string."""
     return check_prefix(model, support, _random_ids(model), _TOLERANCE[model.dtype])
+
+
+@torch.no_grad()
+def find_sinks(model: PreTrainedModel, support: ModelSupport) -> int:
+    """Return how many first tokens of a sequence are not to be lent; for a model that passed :func:`run_gate`."""
+    recorder = _recorded(model, support, _random_ids(model))
+    return sink_tokens(recorder.total / recorder.layers * len(recorder.total))
 
 
 @torch.no_grad()
@@ -140,7 +151,7 @@ def _rotation_error(model: PreTrainedModel, support: ModelSupport, ids: Tensor, 
     return _relative(rotated(keys, cos, sin, rope), expected)
 
 
-def _records_attention(model: PreTrainedModel, support: ModelSupport, ids: Tensor) -> bool:
+def _recorded(model: PreTrainedModel, support: ModelSupport, ids: Tensor) -> AttentionRecorder:
     length = ids.shape[1]
     recorder = AttentionRecorder(torch.zeros(length, device=ids.device))
     positions = torch.arange(length, device=ids.device)
@@ -152,6 +163,11 @@ def _records_attention(model: PreTrainedModel, support: ModelSupport, ids: Tenso
             cache=SlabCache(support.layout, length, model.device),
             use_cache=True,
         )
+    return recorder
+
+
+def _records_attention(model: PreTrainedModel, support: ModelSupport, ids: Tensor) -> bool:
+    recorder = _recorded(model, support, ids)
     total = recorder.total.sum().item()
     # Weights of a layer sum to one per query, to less with an attention sink.
     return recorder.layers == support.layout.num_layers and 0.0 < total <= recorder.layers * 1.01
@@ -162,6 +178,6 @@ def _relative(value: Tensor, expected: Tensor) -> float:
 
 
 def _gate_key(model: PreTrainedModel, namespace: Namespace) -> str:
-    text = f"2 {namespace.key} {torch.__version__} {transformers.__version__} {model.device.type}"
+    text = f"3 {namespace.key} {torch.__version__} {transformers.__version__} {model.device.type}"
     text += f" {attention_name(model)}"
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
