@@ -51,7 +51,7 @@ $(LOWEST_STAMP): pyproject.toml constraints-lowest.txt
 	@echo "installing the oldest supported versions into $(LOWEST)"
 	@$(LOWEST)/bin/python -m pip install -qq --disable-pip-version-check $(PIP_ARGS) -c constraints-lowest.txt torch
 	@$(LOWEST)/bin/python -m pip install -qq --disable-pip-version-check $(PIP_ARGS) -c constraints-lowest.txt \
-		-e ".[all]" hypothesis openai pytest pytest-timeout pytest-xdist pyyaml
+		-e ".[all]" accelerate babel hypothesis num2words openai peft pytest pytest-timeout pytest-xdist pyyaml
 	@touch $@
 
 test-lowest: $(LOWEST_STAMP)

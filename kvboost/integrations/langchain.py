@@ -16,7 +16,7 @@ try:
     from langchain_core.documents import BaseDocumentCompressor, Document
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        "kvboost.integrations.langchain needs langchain-core; pip install kvboost-chunks[langchain]", name=error.name
+        "kvboost.integrations.langchain needs langchain-core; pip install 'kvboost-chunks[langchain]'", name=error.name
     ) from error
 
 

@@ -16,7 +16,7 @@ try:
     from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, TextNode
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        "kvboost.integrations.llamaindex needs llama-index-core; pip install kvboost-chunks[llamaindex]",
+        "kvboost.integrations.llamaindex needs llama-index-core; pip install 'kvboost-chunks[llamaindex]'",
         name=error.name,
     ) from error
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.servers import cache_server
+from tests.tiny_models import tiny_model, tiny_tokenizer
 
 pytestmark = [pytest.mark.packaging, pytest.mark.timeout(1800)]
 
@@ -39,16 +40,7 @@ def environment(wheel: Path, tmp_path: Path) -> Callable[[str], Path]:
         subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True, timeout=300)
         programs = tmp_path / "venv" / "bin"
         wanted = f"{wheel}[{extra}]" if extra else str(wheel)
-        command = [
-            str(programs / "python"),
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "-c",
-            str(ROOT / "constraints.txt"),
-            wanted,
-        ]
+        command = [str(programs / "python"), "-m", "pip", "install", "--quiet", "-c", str(ROOT / "constraints.txt")]
         subprocess.run([*command, wanted], check=True, timeout=1500)
         return programs
 
@@ -120,3 +112,32 @@ def test_a_cache(environment: Callable[[str], Path]) -> None:
     finally:
         process.kill()
         process.communicate()
+
+
+BOOSTED = """
+import sys
+import kvboost
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model, tokenizer = AutoModelForCausalLM.from_pretrained(sys.argv[1]), AutoTokenizer.from_pretrained(sys.argv[1])
+inputs = tokenizer("The light of the day came in. " * 30, return_tensors="pt")
+plain = model.generate(**inputs, max_new_tokens=4, do_sample=False)
+kvboost.boost(model, tokenizer, kvboost.LocalCache(1 << 26, None))
+for _ in range(2):
+    assert model.generate(**inputs, max_new_tokens=4, do_sample=False).equal(plain)
+    kvboost.engine_of(model).writer.flush()
+print(model.last_reuse.reused_tokens)
+"""
+
+
+def test_a_runtime(environment: Callable[[str], Path], tmp_path: Path) -> None:
+    programs = environment("runtime")
+    assert not installed(programs) & {"fastapi", "uvicorn", "prometheus-client", "gguf"}
+    tiny_model("llama", max_position_embeddings=2048).save_pretrained(tmp_path / "tiny")
+    tiny_tokenizer(model_max_length=2048).save_pretrained(tmp_path / "tiny")
+    assert int(run(programs, "python", "-W", "ignore", "-c", BOOSTED, str(tmp_path / "tiny")).split()[0]) > 100
+    assert "--model" in run(programs, "kvboost", "serve-runtime", "--help")
+    told = run(programs, "kvboost", "demo", status=2)
+    assert told == "kvboost: kvboost demo needs the demo extra: pip install 'kvboost-chunks[demo]'\n"
+    told = run(programs, "kvboost", "serve-gateway", "--runtime", "127.0.0.1:1", status=2)
+    assert told == "kvboost: kvboost serve-gateway needs the gateway extra: pip install 'kvboost-chunks[gateway]'\n"
