@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+import psutil
 
 from evals._scale_vectors import DIM, ScaleVectors
 from kvboost.index.vectors import VectorIndex
@@ -98,9 +99,5 @@ def _nearest(hits: Sequence[Hits]) -> list[int | None]:
 
 
 def _resident() -> int:
-    """Return the bytes of this process in memory; 0 where the system does not say."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    except OSError:
-        return 0
-    return pages * 4096
+    """Return the bytes of this process in memory."""
+    return int(psutil.Process().memory_info().rss)

@@ -13,7 +13,7 @@ DISTRIBUTION = "kvboost-chunks"
 # Modules that tell whether an extra is installed.
 EXTRAS: Mapping[str, tuple[str, ...]] = {
     "cache": ("faiss", "blake3", "grpc_health", "grpc_reflection"),
-    "runtime": ("torch", "transformers", "faiss", "nltk", "punkt", "jinja2", "PIL"),
+    "runtime": ("torch", "transformers", "faiss", "nltk", "punkt", "jinja2", "PIL", "psutil"),
     "gateway": ("fastapi", "uvicorn", "prometheus_client"),
     "demo": ("gguf", "torch", "transformers"),
     "all": ("torch", "transformers", "faiss", "grpc_health", "fastapi", "uvicorn", "prometheus_client"),

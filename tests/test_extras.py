@@ -18,7 +18,7 @@ from kvboost.services.cli import COMMANDS
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = "faiss blake3 grpc_health grpc_reflection sentence_transformers"
-RUNTIME = "torch transformers tokenizers safetensors huggingface_hub nltk punkt jinja2 PIL gguf"
+RUNTIME = "torch transformers tokenizers safetensors huggingface_hub nltk punkt jinja2 PIL psutil gguf"
 GATEWAY = "fastapi starlette pydantic uvicorn prometheus_client"
 
 HIDE = """

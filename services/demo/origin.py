@@ -15,13 +15,13 @@ _PACKAGES = ("torch", "transformers", "faiss-cpu", "sentence-transformers", "grp
 
 def machine() -> dict[str, object]:
     """Return processor, cores, threads asked for, and how busy the machine is."""
-    from kvboost.runtime.model.machine import cpu_name
+    from kvboost.runtime.model.machine import busy_cores, cpu_name
 
     return {
         "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
-        "load_average_1_min": round(os.getloadavg()[0], 2),
+        "load_average_1_min": round(busy_cores(), 2),
         "platform": platform.platform(),
     }
 

@@ -72,21 +72,19 @@ def _look_at_cores(notes: Notes, machine: Machine, cores: int) -> None:
         notes.note("no GPU that torch can use; models run on the processor")
 
 
-def _look_at_load(notes: Notes, busy: float | None, cores: int) -> None:
+def _look_at_load(notes: Notes, busy: float, cores: int) -> None:
     """Warn where others hold the cores: torch's team of threads waits for its slowest member."""
     notes.figures["busy_cores"] = busy
-    if busy is not None and busy - 1.0 > BUSY_SHARE * cores:
+    if busy - 1.0 > BUSY_SHARE * cores:
         notes.warn(
             f"over the last minute {busy:.1f} threads wanted {cores} cores: prefill waits for the slowest one",
             "stop other work, or give the runtime cores of its own (taskset, a CPU set) and runtime.threads as many",
         )
 
 
-def _look_at_memory(notes: Notes, available: int | None, max_bytes: int) -> None:
+def _look_at_memory(notes: Notes, available: int, max_bytes: int) -> None:
     notes.figures |= {"available_bytes": available, "cache_max_bytes": max_bytes}
-    if available is None:
-        notes.note("the system does not say how much memory is free")
-    elif available < max_bytes:
+    if available < max_bytes:
         notes.warn(
             f"{size(available)} of memory are free, a cache may take {size(max_bytes)} (cache.max_bytes)",
             f"set cache.max_bytes below {size(available)}, less what the model needs",

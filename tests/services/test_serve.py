@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 from openai import OpenAI
 
@@ -38,12 +39,11 @@ class Serving:
     def children(self) -> dict[str, int]:
         """Return the process ids of its servers, by command."""
         found: dict[str, int] = {}
-        for folder in Path("/proc").iterdir():
-            with suppress(OSError, ValueError, IndexError):
-                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-                arguments = (folder / "cmdline").read_text().split("\0")
-                if parent == self.process.pid and arguments[1:3] == ["-m", "kvboost.services.child"]:
-                    found[arguments[3]] = int(folder.name)
+        for child in psutil.Process(self.process.pid).children():
+            with suppress(psutil.Error):
+                arguments = child.cmdline()
+                if arguments[1:3] == ["-m", "kvboost.services.child"]:
+                    found[arguments[3]] = child.pid
         return found
 
 
@@ -101,8 +101,8 @@ def warm_as_told(welcome: str, folder: Path) -> dict[str, object]:
 
 def gone(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
+        return str(psutil.Process(pid).status()) == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return True
 
 

@@ -20,22 +20,20 @@ class ByteBudget:
     Parameters
     ----------
     max_bytes
-        None for no limit.
+        Of all requests under way together.
     token_bytes
         K/V of one token over all layers.
     """
 
-    def __init__(self, max_bytes: int | None, token_bytes: int) -> None:
+    def __init__(self, max_bytes: int, token_bytes: int) -> None:
         self.max_bytes = max_bytes
         self._token_bytes = token_bytes
         self._taken = 0
 
     @classmethod
     def of(cls, layout: KVLayout, device: torch.device, max_bytes: int) -> ByteBudget:
-        """Return the budget of a model; for 0 bytes half of what is free now, or no limit where that is not known."""
-        free = available_bytes(device) if max_bytes == 0 else None
-        limit = max_bytes or (None if free is None else int(SHARE_OF_FREE * free))
-        return cls(limit, layout.token_bytes)
+        """Return the budget of a model; for 0 bytes half of what is free now."""
+        return cls(max_bytes or int(SHARE_OF_FREE * available_bytes(device)), layout.token_bytes)
 
     @property
     def taken(self) -> int:
@@ -49,7 +47,7 @@ class ByteBudget:
     def check(self, request: BatchRequest) -> None:
         """Raise :class:`InputError` for a request that would not fit alone: to try it again would be no use."""
         needed = self.needed(request)
-        if self.max_bytes is not None and needed > self.max_bytes:
+        if needed > self.max_bytes:
             raise InputError(
                 f"a prompt of {len(request.token_ids)} tokens and an answer of up to {request.max_new_tokens} need "
                 f"{_mib(needed)} of K/V, and runtime.max_batch_bytes holds {_mib(self.max_bytes)}; shorten the "
@@ -58,7 +56,7 @@ class ByteBudget:
 
     def has_room(self, request: BatchRequest) -> bool:
         """Return whether ``request`` fits beside those under way."""
-        return self.max_bytes is None or self._taken + self.needed(request) <= self.max_bytes
+        return self._taken + self.needed(request) <= self.max_bytes
 
     def take(self, request: BatchRequest) -> None:
         """Count ``request`` as under way."""

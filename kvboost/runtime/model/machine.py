@@ -7,6 +7,7 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import torch
 
 from kvboost.runtime.model.cgroup import cpu_quota, memory_left
@@ -37,19 +38,15 @@ def cpu_name() -> str:
     return next(names, "") or platform.processor() or platform.machine()
 
 
-def available_bytes(device: torch.device | str = "cpu") -> int | None:
-    """Return the memory of ``device`` that this process may still take; None where the system does not say.
+def available_bytes(device: torch.device | str = "cpu") -> int:
+    """Return the memory of ``device`` that this process may still take.
 
     On the processor, what the machine has free, or a container's limit leaves, whichever is less.
     """
     if torch.device(device).type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    free = (int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    return min((known for known in (next(free, None), memory_left()) if known is not None), default=None)
+    free, left = int(psutil.virtual_memory().available), memory_left()
+    return free if left is None else min(free, left)
 
 
 def usable_cores() -> int:
@@ -62,9 +59,9 @@ def usable_cores() -> int:
     return bound if quota is None else max(1, min(bound, int(quota)))
 
 
-def busy_cores() -> float | None:
-    """Return how many processors were busy or wanted in the last minute; None where the system does not say."""
-    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+def busy_cores() -> float:
+    """Return how many processors were busy or wanted in the last minute."""
+    return float(psutil.getloadavg()[0])
 
 
 def set_threads(threads: int) -> None:

@@ -17,9 +17,7 @@ from tests.runtime_service import runtime_service
 
 
 def bytes_of(engine: Engine, prompt_tokens: int, new_tokens: int) -> int:
-    return ByteBudget(None, engine.preparer.support.layout.token_bytes).needed(
-        request(ids(prompt_tokens, 0), new_tokens)
-    )
+    return ByteBudget(0, engine.preparer.support.layout.token_bytes).needed(request(ids(prompt_tokens, 0), new_tokens))
 
 
 def with_room_for(batch: Batch, prompt_tokens: int, new_tokens: int, count: int) -> None:
@@ -107,9 +105,6 @@ def test_without_a_number_half_of_the_free_memory_is_taken(monkeypatch: pytest.M
     monkeypatch.setattr("kvboost.runtime.batching.budget.available_bytes", lambda device: 1000)
     with batch_of() as (_, batch):
         assert batch.budget.max_bytes == 500
-    monkeypatch.setattr("kvboost.runtime.batching.budget.available_bytes", lambda device: None)
-    with batch_of() as (_, batch):
-        assert batch.budget.max_bytes is None
 
 
 def test_the_setting_takes_sizes() -> None:
