@@ -11,7 +11,6 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -27,10 +26,6 @@ from kvboost.reuse import ReuseReport
 from kvboost.runtime.audit.audit import Audit
 from kvboost.runtime.audit.shadow import Watch
 from kvboost.runtime.control.controller import Controller
-from kvboost.runtime.kv.harvest import new_chunks
-from kvboost.runtime.kv.slab import SlabCache
-from kvboost.runtime.model.support import APPROXIMATE
-from kvboost.runtime.plan.plan import Plan
 from kvboost.runtime.prepare.prepare import Preparer
 from kvboost.runtime.prepare.prepared import Gathered, Prepared, Stages
 from kvboost.runtime.prepare.report import merge
@@ -41,8 +36,9 @@ from kvboost.runtime.serve.gather import Gatherer
 from kvboost.runtime.serve.guided import BrokenLogitsError, Guide, GuidedGenerate
 from kvboost.runtime.serve.joined import joined
 from kvboost.runtime.serve.request import Declined, PromptRow, Request, prompt_tokens, read_request
+from kvboost.runtime.serve.storing import Part, Storer
 from kvboost.runtime.serve.writer import Writer
-from kvboost.types import Namespace, PutReceipt, PutRequest, Tier
+from kvboost.types import Namespace, Tier
 
 REQUEST_TIMEOUT_S = 30.0
 
@@ -80,6 +76,7 @@ class Engine:
         self.costs = preparer.costs
         self.counters = preparer.costs.counters
         self.writer = Writer(preparer.cache, self.counters)
+        self.storer = Storer(preparer, self.writer)
         self.gatherer = Gatherer(preparer, self.writer, request_timeout_s)
         self._owns_cache = owns_cache
         self._origin = Origin()
@@ -87,7 +84,7 @@ class Engine:
         self._generate = GuidedGenerate(preparer.model, plain_generate)
         model = preparer.model
         self.audit = Audit(model, preparer.namespace.key, Controller(preparer.policy), self.counters, follower.holds)
-        self.finisher = Finisher(self.costs, self.audit, self.store, follower.holds)
+        self.finisher = Finisher(self.costs, self.audit, self.storer, follower.holds)
 
     @torch.no_grad()
     def generate(
@@ -221,9 +218,8 @@ class Engine:
             # Beams share the prompt but permute what follows it, so only the prompt is stored.
             ids = answered[i * per_row, row.padding :].tolist() if request.beams == 1 else list(row.token_ids)
             ids = self._answered(row, ids)
-            place = (i * request.expand, row.padding)
-            settings = {"at_once": request.returns_dict, "continues": ready.may_be_continued}
-            self.store(ready.plan, ids, cache, *place, namespace=ready.namespace, **settings)
+            part = Part(cache, i * request.expand, row.padding, shared=True, caller_owns=request.returns_dict)
+            self.storer.store(ready.plan, ids, part, ready.namespace, ready.may_be_continued)
             if watch is not None and audited[i]:
                 self.audit.submit(ready, watch, i * request.expand, ids)
         reports = [ready.report(ran.ttft_s) for ready in prepared]
@@ -260,41 +256,6 @@ class Engine:
         """Return prompt and answer without the padding that follows an end token."""
         ends = end_tokens(self.model)
         return ids[: next((i + 1 for i in range(len(row.token_ids), len(ids)) if ids[i] in ends), len(ids))]
-
-    def store(
-        self,
-        plan: Plan,
-        ids: list[int],
-        cache: SlabCache,
-        index: int = 0,
-        padding: int = 0,
-        namespace: str = "",
-        keep: bool = True,
-        at_once: bool = False,
-        continues: bool = False,
-    ) -> Future[PutReceipt]:
-        """Offer what a row computed to the cache, in the background; to the model's own namespace unless named.
-
-        Without ``keep`` nobody reads ``cache`` any more, and its memory goes to a later request. With ``at_once`` its
-        chunks are cut out before this returns: the caller of ``generate()`` is to own it, and may change it. With
-        ``continues`` a later turn may go on from the row's K/V.
-        """
-        preparer = self.preparer
-
-        def build() -> PutRequest:
-            count = min(len(ids), cache.get_seq_length() - padding)
-            keys, values = (each[:, index, :, padding : padding + count] for each in cache.contents())
-            harvest = new_chunks(ids[:count], plan, preparer.segmenter, keys, values, self.support.layout)
-            if harvest.non_finite:
-                self.counters.add("non_finite_chunks", harvest.non_finite)
-            elif continues:
-                preparer.continued.keep(namespace or self.namespace.key, ids[:count], keys, values, plan)
-            if not (keep or harvest.non_finite):  # memory that holds such numbers goes to nobody
-                preparer.slabs.give(cache)
-            prefix_only = APPROXIMATE.isdisjoint(self.support.tiers & set(preparer.policy.tiers))
-            return PutRequest(namespace or self.namespace.key, tuple(ids[:count]), harvest.chunks, prefix_only)
-
-        return self.writer.submit(build, at_once, ids[: plan.num_tokens])
 
 
 def _guide(prepared: Prepared, watch: Watch | None = None) -> Guide:

@@ -11,6 +11,7 @@ from kvboost.runtime.audit.audit import Audit
 from kvboost.runtime.audit.shadow import Watch
 from kvboost.runtime.cost.cost_gate import Costs
 from kvboost.runtime.prepare.prepared import Prepared
+from kvboost.runtime.serve.storing import Part, Storer
 from kvboost.types import PutReceipt
 
 
@@ -53,15 +54,13 @@ class Finisher:
 
     Attributes
     ----------
-    store
-        :meth:`~kvboost.runtime.serve.engine.Engine.store`.
     unchanged
         Whether K/V of the model as it is now belong to the namespace with this key.
     """
 
     costs: Costs
     audit: Audit
-    store: Callable[..., Future[PutReceipt]]
+    storer: Storer
     unchanged: Callable[[str], bool]
 
     def watch(self, prepared: Prepared) -> Watch | None:
@@ -81,8 +80,10 @@ class Finisher:
 
         Parameters
         ----------
-        namespace, keep
-            As :meth:`~kvboost.runtime.serve.engine.Engine.store` takes them.
+        namespace
+            Where the K/V go; without one, where they were prepared.
+        keep
+            Whether the caller is to own the slab.
         """
         report = prepared.report(passes.ttft_s)
         report = replace(report, stages_s={**passes.before_s, **report.stages_s})
@@ -93,10 +94,9 @@ class Finisher:
             return Finished(self.costs.priced(report), None)
         if passes.prompt_s is not None:
             self.costs.observe(report, passes.prompt_s)
-        cache = prepared.splice.cache
-        # What the caller keeps, it may change: such K/V are cut out now.
-        continues, place = prepared.may_be_continued and not namespace, namespace or prepared.namespace
-        stored = self.store(prepared.plan, ids, cache, namespace=place, keep=keep, at_once=keep, continues=continues)
+        part = Part(prepared.splice.cache, caller_owns=keep)
+        continues = prepared.may_be_continued and not namespace
+        stored = self.storer.store(prepared.plan, ids, part, namespace or prepared.namespace, continues)
         if watch is not None:
             self.audit.submit(prepared, watch, 0, ids)
         return Finished(self.costs.priced(report), stored)
