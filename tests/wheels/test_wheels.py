@@ -120,9 +120,10 @@ import kvboost
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 model, tokenizer = AutoModelForCausalLM.from_pretrained(sys.argv[1]), AutoTokenizer.from_pretrained(sys.argv[1])
-inputs = tokenizer("The light of the day came in. " * 30, return_tensors="pt")
+text = " ".join(f"The light of day {i} came in." for i in range(40))
+inputs = tokenizer(text, return_tensors="pt")
 plain = model.generate(**inputs, max_new_tokens=4, do_sample=False)
-kvboost.boost(model, tokenizer, kvboost.LocalCache(1 << 26, None))
+kvboost.boost(model, tokenizer, kvboost.LocalCache(1 << 26, None), policy=kvboost.ReusePolicy(tiers=("prefix",)))
 for _ in range(2):
     assert model.generate(**inputs, max_new_tokens=4, do_sample=False).equal(plain)
     kvboost.engine_of(model).writer.flush()
