@@ -138,13 +138,16 @@ def test_generate_in_pieces_answers_as_in_one_pass_and_asks_for_one_token_s_logi
     for elements in (1 << 24, 1 << 11):
         monkeypatch.setattr(masks, "MASK_ELEMENTS", elements)
         widths, rows = [], []
-        with boosted(policy=policy, max_position_embeddings=2048) as model:
+        watched = tiny_model("llama", max_position_embeddings=2048)
+        watched.lm_head.register_forward_pre_hook(lambda module, args, rows=rows: rows.append(args[0].shape[1]))
+        watched.model.register_forward_pre_hook(
+            lambda module, args, kwargs, widths=widths: widths.append(kwargs["input_ids"].shape[1]),
+            with_kwargs=True,
+        )
+        with boosted(model=watched, policy=policy) as model:
             warm(model, prompt(*texts))
-            model.lm_head.register_forward_pre_hook(lambda module, args, rows=rows: rows.append(args[0].shape[1]))
-            model.model.register_forward_pre_hook(
-                lambda module, args, kwargs, widths=widths: widths.append(kwargs["input_ids"].shape[1]),
-                with_kwargs=True,
-            )
+            rows.clear()
+            widths.clear()
             given = model.generate(prompt(*reversed(texts)), **arguments)
             found.append((given.sequences, torch.cat(given.logits), model.last_reuse, len(widths)))
         assert set(rows) == {1}
