@@ -215,3 +215,16 @@ def test_what_is_not_used_is_forgotten_in_time() -> None:
     continued.keep("n", ids, *kv_of(ids, 1), borrowed(4))
     assert continued.find("n", [*ids, 5], [Tier.EXACT]) is None
     assert continued.stored_bytes == 0
+
+
+def test_what_is_cached_without_loss_goes_before_what_is_continued() -> None:
+    with boosted(policy=POLICY) as model:
+        model.generate(prompt(*DOCUMENTS), **GREEDY)
+        ids = prompt(*OTHER_ORDER)
+        model.generate(ids, **GREEDY)
+        model.generate(ids, **GREEDY)
+        assert model.last_reuse.tokens_by_tier[Tier.CONTINUED] > 0
+        model.generate(ids, **GREEDY, policy=replace(POLICY, tiers=("prefix",)))  # computes it in full, and stores it
+        model.generate(ids, **GREEDY)
+        assert model.last_reuse.tokens_by_tier[Tier.CONTINUED] == 0
+        assert model.last_reuse.lossless

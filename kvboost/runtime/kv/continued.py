@@ -91,7 +91,9 @@ class Held:
             cache.value_slab[:, 0, :, target] = turn.values[:, :, :count]
 
     def before(self, plan: Plan) -> Plan:
-        """Return ``plan`` with these tokens instead of what it reuses of them."""
+        """Return ``plan`` with these tokens instead of what it reuses of them, unless that is lossless and as long."""
+        if sum(len(piece.target) for piece in plan.leading().lossless_only().reuse) >= self.tokens:
+            return plan
         parts = [turn.ids[: end - turn.start] for turn, end in self._turn.line(self.tokens)]
         donor = Donor(-self._turn.number, tuple(np.concatenate(parts[::-1]).tolist()), 0, b"", b"", False)
         exact = min(self.exact_until, self.tokens)

@@ -163,17 +163,14 @@ class Preparer:
         policy = effective.policy
         own = effective.steers and policy.continuing  # a call with a policy of its own is to borrow as that says
         held = self.continued.find(self.namespace.key, token_ids, policy.tiers) if own else None
-        if held is not None and len(token_ids) - held.tokens <= policy.min_span:
-            plan = Plan(len(token_ids), ())  # behind it there is nothing worth a look-up
-        else:
-            plan = self.costs.weigh(self.plan(token_ids, policy, stages), policy, path_of(self.cache))
+        plan = self.costs.weigh(self.plan(token_ids, policy, stages), policy, path_of(self.cache))
         plan = plan if held is None else held.before(plan)
         if not plan.reuse:
             return replace(self._empty(token_ids, new_tokens, stages, plan), effective=effective)
         with stages.measure("fetch"):
             empty = self._empty(token_ids, new_tokens, stages, plan)
             cache = empty.cache
-            if held is not None:
+            if held is not None and plan.rests_on:
                 held.place(cache)
             handover, missing = self._fetch(plan, cache, overlap)
             if missing:
