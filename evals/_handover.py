@@ -32,8 +32,7 @@ class Payloads:
 
     def __init__(self, chunks: int, seed: int) -> None:
         self.seed = seed
-        # Without one bit of every exponent, so that each number is finite: others are not stored.
-        self.source: Bytes = (random_bytes(chunks * CHUNK_BYTES, seed) & 0xBF).reshape(chunks, CHUNK_BYTES)
+        self.source: Bytes = random_bytes(chunks * CHUNK_BYTES, seed).reshape(chunks, CHUNK_BYTES)
         self.slab: Bytes = np.ones((chunks, CHUNK_BYTES), dtype=np.uint8)
         self.token_ids = tuple(range(3, 3 + chunks * _CHUNK_TOKENS))
 

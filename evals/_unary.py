@@ -27,8 +27,9 @@ _OPTIONS = [
 
 
 def random_bytes(count: int, seed: int) -> npt.NDArray[np.uint8]:
-    """Return the same random bytes in every process."""
-    return np.random.default_rng(seed).integers(0, 256, count, dtype=np.uint8)
+    """Return the same random bytes in every process, which are finite numbers in every float format of K/V."""
+    # One bit of every exponent is 0; what is not finite would not be stored.
+    return np.random.default_rng(seed).integers(0, 256, count, dtype=np.uint8) & np.uint8(0xBF)
 
 
 @contextmanager

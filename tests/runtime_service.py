@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+from torch.nn import functional
 from transformers import PreTrainedModel
 
 from kvboost.client import RuntimeClient
@@ -66,15 +68,15 @@ def runtime_service(
 
 @contextmanager
 def slow(model: Any, step_s: float = 0.02) -> Iterator[list[int]]:
-    """Delay every forward pass; the list counts them."""
-    steps = [0]
+    """Delay every forward pass; the list counts them. A hook would make another model of it."""
+    steps, embed = [0], functional.embedding
 
-    def delay(*_: object) -> None:
-        steps[0] += 1
-        time.sleep(step_s)
+    def delayed(ids: Any, weight: Any, *args: Any, **kwargs: Any) -> Any:
+        if weight is model.get_input_embeddings().weight:
+            steps[0] += 1
+            time.sleep(step_s)
+        return embed(ids, weight, *args, **kwargs)
 
-    hook = model.register_forward_pre_hook(delay)
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(functional, "embedding", delayed)
         yield steps
-    finally:
-        hook.remove()

@@ -35,8 +35,9 @@ COPIES = {
 @pytest.mark.parametrize("name", COPIES)
 def test_a_copy_is_the_plain_model(name, arch):
     bare = tiny_model(arch)
-    with boosted(model=tiny_model(arch)) as model:
-        model.register_forward_hook(print_nothing)
+    own = tiny_model(arch)
+    own.register_forward_hook(print_nothing)
+    with boosted(model=own) as model:
         warm(model, IDS)
         copied = COPIES[name](model)
         assert set(vars(copied)) == set(vars(bare))

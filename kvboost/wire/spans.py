@@ -13,7 +13,8 @@ from opentelemetry import propagate, trace
 
 _TRACER = trace.get_tracer("kvboost")
 _OWN = "/kvboost."
-_POLLED = ("Describe", "Stats")  # asked every few seconds; on their own they are no request
+# Asked every few seconds, or held as long as a client lives: on their own they are no request.
+_POLLED = ("Describe", "Stats", "Lease")
 _END = object()
 
 

@@ -99,7 +99,14 @@ def test_outcome_has_the_public_names() -> None:
     assert json.loads(json.dumps(figures)) == figures
     assert figures["context_tokens"] == 2
     assert figures["reused_tokens"] == 1
-    assert figures["tokens_by_tier"] == {"prefix": 0, "exact": 1, "similar": 0, "substitute": 0, "computed": 3}
+    assert figures["tokens_by_tier"] == {
+        "prefix": 0,
+        "continued": 0,
+        "exact": 1,
+        "similar": 0,
+        "substitute": 0,
+        "computed": 3,
+    }
     assert (figures["expected"], figures["old"]) == (NEW_FEE, OLD_FEE)
     assert (figures["ttft_s"], figures["baseline_ttft_s"], figures["ttft_ratio"]) == (0.25, 1.0, 0.25)
 
