@@ -22,7 +22,7 @@ from kvboost.policy import ReusePolicy
 from kvboost.runtime.kv.harvest import new_chunks
 from kvboost.runtime.prepare.prepared import Stages
 
-_CUT = "kvboost.runtime.serve.engine.new_chunks"
+_CUT = "kvboost.runtime.serve.storing.new_chunks"
 _SAMPLE_S = 0.002
 _STATM = Path("/proc/self/statm")
 

@@ -2,14 +2,19 @@
 
 Verdicts of the start-up gate and calibrations go to a directory of the run, not to the user's. torch takes one thread
 in this process: two of them spend their time waiting for each other on tiny models (three times as long). Processes
-that tests start keep their own.
+that tests start take one too, since the tests themselves run on as many processes as there are cores.
 
 Files that start many processes, or run the real model, begin first: several workers then end at about the same time.
 """
 
 from __future__ import annotations
 
+import os
+
 import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import torch
 
 LONG = ("tests/e2e/", "tests/docs/", "tests/evals/", "tests/services/")

@@ -52,7 +52,14 @@ def test_a_failure_of_the_source_is_raised_and_what_was_begun_ends(hands):
 def test_jobs_compute_on_one_thread_and_others_keep_theirs(hands):
     threads = torch.get_num_threads()
     seen = []
-    hands.run((lambda: seen.append(torch.get_num_threads())) for _ in range(8))
+    # All of them at once: one that only begins sets its own threads, which a thread that begins meanwhile may see.
+    together = threading.Barrier(threads)
+
+    def look():
+        together.wait(30.0)
+        seen.append(torch.get_num_threads())
+
+    hands.run([look] * threads)
     assert set(seen) == {1}
     assert torch.get_num_threads() == threads
     later = threading.Thread(target=lambda: (torch.ones(4).sum(), seen.append(torch.get_num_threads())))
