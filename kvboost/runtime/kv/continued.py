@@ -174,8 +174,10 @@ class Continued:
             known = namespace == self._namespace and any(n == count for _, n in _matches(self._roots(), whole))
         if known or start >= count:
             return  # the same request, answered in the same way
-        part = (slice(None), slice(None), slice(start, count))
-        own = [each[part].to("cpu").clone(memory_format=torch.contiguous_format) for each in (keys, values)]
+        own = [
+            each[:, :, start:count].to("cpu", copy=True, memory_format=torch.contiguous_format)
+            for each in (keys, values)
+        ]
         tiers = {piece.tier for piece in plan.reuse} - {Tier.PREFIX, Tier.CONTINUED}
         rests_on = plan.rests_on | tiers
         number, now_s = next(self._numbers), time.monotonic()
